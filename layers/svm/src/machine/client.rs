@@ -3,7 +3,8 @@
 //! ```text
 //!   a miss     home() is None: ask_home -> Homed;  elsewhere: fetch -> Fetched
 //!   release    each page that was written: diff, or wrote; then the call
-//!   acquire    the call -> Ordered; then each range of next_invalid: diff of what was written, and away
+//!   acquire    the call -> Ordered
+//!   any event  each range of next_invalid, before the program continues: diff of what was written, and away
 //!   eviction   diff of what was written, and away
 //! ```
 //! A question (a call that says so) has one event as its answer; there is no other question before it.
@@ -47,14 +48,14 @@ pub enum Event<'a> {
         /// All of it.
         bytes: &'a [u8],
     },
-    /// The call succeeded. All of [`Client::next_invalid`] must go before the program continues.
+    /// The call succeeded.
     Ordered {
         /// That process died while it owned the lock, which is the caller's now, or while the condition
         /// was waited for.
         dead: Option<usize>,
     },
-    /// `Died`: the answer, or bytes, are lost with that process; after a wait for a condition the lock is
-    /// still the caller's, unless its manager died. `Misuse`: the server refused the call.
+    /// `Died`: the answer, or bytes, are lost with that process. A lock was not acquired; after a wait for
+    /// a condition it is still the caller's. `Misuse`: the server refused the call.
     Failed(Error),
 }
 
@@ -65,6 +66,7 @@ enum Question {
     Call(Call),
     /// After a call's `Done`: pages at home here.
     Settle {
+        call: Call,
         dead: Option<usize>,
     },
 }
@@ -76,8 +78,12 @@ pub struct Client {
     log: Log,
     /// Of each page: the home and one, or zero.
     homes: Vec<u8>,
-    /// Of each home (row) and writer: what is still to be waited for there.
+    /// Of each home (row) and writer: the interval that is still to be waited for there.
     needs: Vec<u64>,
+    /// Of each home, the processes, as bits, whose end is to be waited for there.
+    ends: Vec<u64>,
+    /// Differences were posted to that home after its last complete interval.
+    posted: Vec<bool>,
     /// Of each server (row): the vector that it knows at least.
     told: Vec<u64>,
     /// Pages that were written since the last release, each once: a list, and a bit for each.
@@ -104,6 +110,8 @@ impl Client {
             log: Log::new(&shape),
             homes: vec![0; pages],
             needs: vec![0; n * n],
+            ends: vec![0; n],
+            posted: vec![false; n],
             told: vec![0; n * n],
             written: Vec::with_capacity(pages),
             written_bits: vec![0; pages.div_ceil(64)],
@@ -113,7 +121,7 @@ impl Client {
             dead: vec![false; n],
             question: None,
             notices: Vec::new(),
-            asked: Vec::with_capacity(n),
+            asked: Vec::with_capacity(2 * n),
         }
     }
 
@@ -136,28 +144,28 @@ impl Client {
             return Err(Error::Misuse("pages of more than one stripe, or out of range"));
         }
         let message = ToServer::Home { page, count: pages.end - page, wanted };
-        self.ask(self.shape.page_manager(page), Question::Home, links, |_, _| message)
+        self.ask(self.shape.page_manager(page), Question::Home, links, |_| message)
     }
 
     /// Asks for the bytes of a page that is at home elsewhere. A question: [`Event::Fetched`].
     pub fn fetch(&mut self, page: u32, links: &mut impl Links) -> Result<(), Error> {
         let home = self.home_elsewhere(page)?;
         self.post_diffs(home, 0, links);
-        self.ask(home, Question::Fetch(page), links, |needs, _| ToServer::Fetch { page, needs })
+        self.ask(home, Question::Fetch(page), links, |needs| ToServer::Fetch { page, needs })
     }
 
-    /// Of each writer, the interval whose differences must be in before a page at that home is read. A
-    /// caller that reads the home's [`applied`](super::Server::applied), and then the page, needs no
-    /// question; it has to [post](Self::post) its own differences before, and says [`Self::fetched`].
-    pub fn needs(&self, home: usize) -> &[u64] {
-        let n = self.shape.processes;
-        &self.needs[home * n..][..n]
-    }
-
-    /// All that that home [needs](Self::needs) was in.
-    pub fn fetched(&mut self, home: usize) {
-        let n = self.shape.processes;
-        self.needs[home * n..][..n].fill(0);
+    /// Whether pages at that home can be read there, without a question: `applied` is its
+    /// [`applied`](super::Server::applied), read before the page.
+    pub fn may_read(&mut self, home: usize, applied: impl Fn(usize) -> u64) -> bool {
+        let own_are_in = self.gathered[home].is_empty() && !self.posted[home];
+        let are_in = own_are_in && self.ends[home] == 0 && {
+            let mut needs = self.needs(home).iter().enumerate();
+            needs.all(|(writer, &need)| need <= applied(writer))
+        };
+        if are_in {
+            self.settle(home);
+        }
+        are_in
     }
 
     /// The page was written since the last release; its bytes are at home, or go there without this.
@@ -190,11 +198,6 @@ impl Client {
         }
         put_run(&mut self.gathered[home], page, offset, bytes);
         Ok(())
-    }
-
-    /// Posts all differences gathered for that home.
-    pub fn post(&mut self, home: usize, links: &mut impl Links) {
-        self.post_diffs(home, 0, links);
     }
 
     /// Acquires a lock that this process does not hold. A question: [`Event::Ordered`].
@@ -273,11 +276,11 @@ impl Client {
                 Event::Homed
             }
             (Question::Fetch(asked), ToClient::Page { page, bytes }) if asked == page => {
-                self.fetched(from);
+                self.settle(from);
                 Event::Fetched { page, bytes }
             }
-            (Question::Settle { dead }, ToClient::Settled) => {
-                self.fetched(self.me);
+            (Question::Settle { dead, .. }, ToClient::Settled) => {
+                self.settle(self.me);
                 Event::Ordered { dead }
             }
             (Question::Call(_), ToClient::Notices(notices)) => {
@@ -289,18 +292,24 @@ impl Client {
                 if let Call::Acquire { lock } = call {
                     self.held.insert(lock);
                 }
-                let me = self.me;
-                let unsettled = |(writer, &need): (_, &u64)| need > links.applied(writer);
-                if self.needs(me).iter().enumerate().any(unsettled) {
+                if let Some(dead) = dead {
+                    self.learn_death(dead);
+                }
+                if !self.may_read(self.me, |writer| links.applied(writer)) {
                     self.question = None;
-                    let settle = Question::Settle { dead };
-                    self.ask(me, settle, links, |needs, _| ToServer::Settle { needs })?;
+                    let settle = Question::Settle { call, dead };
+                    self.ask(self.me, settle, links, |needs| ToServer::Settle { needs })?;
                     return Ok(None);
                 }
-                self.fetched(me);
                 Event::Ordered { dead }
             }
-            (_, ToClient::Died(process)) => Event::Failed(Error::Died(process)),
+            (question, ToClient::Died(process)) => {
+                if let Question::Settle { call: Call::Acquire { lock }, .. } = question {
+                    self.question = None;
+                    self.release(lock, links)?;
+                }
+                self.learn_death(process)
+            }
             (_, ToClient::Misuse) => Event::Failed(Error::Misuse("the server refused the call")),
             _ => return Err(Error::Unexpected("no answer to the question")),
         };
@@ -311,13 +320,34 @@ impl Client {
     /// A process died, and all its messages were taken. Its answer does not come any more.
     pub fn died(&mut self, process: usize) -> Option<Event<'static>> {
         self.dead[process] = true;
-        let (_, _) = self.question.take_if(|(to, _)| *to == process)?;
-        Some(Event::Failed(Error::Died(process)))
+        self.question.take_if(|(to, _)| *to == process)?;
+        Some(self.learn_death(process))
     }
 
     /// A range of pages whose copies here are old, but for those that are at home here.
     pub fn next_invalid(&mut self) -> Option<Range<u32>> {
         self.invalid.pop()
+    }
+
+    fn needs(&self, home: usize) -> &[u64] {
+        let n = self.shape.processes;
+        &self.needs[home * n..][..n]
+    }
+
+    /// All that is to be waited for at that home was in.
+    fn settle(&mut self, home: usize) {
+        let n = self.shape.processes;
+        self.needs[home * n..][..n].fill(0);
+        self.ends[home] = 0;
+    }
+
+    /// The program gets to know of a death. It may write the dead process's variables now: the last
+    /// differences of that process must be in before.
+    fn learn_death(&mut self, process: usize) -> Event<'static> {
+        self.ends.iter_mut().for_each(|ends| *ends |= 1 << process);
+        self.invalid.clear();
+        self.invalid.push(0..self.shape.pages);
+        Event::Failed(Error::Died(process))
     }
 
     fn home_elsewhere(&self, page: u32) -> Result<usize, Error> {
@@ -333,7 +363,7 @@ impl Client {
         to: usize,
         question: Question,
         links: &mut impl Links,
-        message: impl FnOnce(&'a [Need], &'a Shape) -> ToServer<'a>,
+        message: impl FnOnce(&'a [Need]) -> ToServer<'a>,
     ) -> Result<(), Error> {
         if self.question.is_some() {
             return Err(Error::Misuse("a question before the answer to the last one"));
@@ -342,15 +372,15 @@ impl Client {
             return Err(Error::Died(to));
         }
         self.question = Some((to, question));
-        let n = self.shape.processes;
-        let needs = self.needs[to * n..][..n].iter().enumerate().filter(|&(_, &need)| need > 0);
-        let need = |(writer, &interval): (usize, &u64)| Need {
-            interval: interval.into(),
-            writer: writer as u8,
-        };
         self.asked.clear();
-        self.asked.extend(needs.map(need));
-        links.send(to, &message(&self.asked, &self.shape));
+        let n = self.shape.processes;
+        for (writer, &need) in self.needs[to * n..][..n].iter().enumerate() {
+            let ended = (self.ends[to] >> writer & 1 > 0).then_some(Need::END);
+            for interval in [need, ended.unwrap_or(0)].into_iter().filter(|&it| it > 0) {
+                self.asked.push(Need { interval: interval.into(), writer: writer as u8 });
+            }
+        }
+        links.send(to, &message(&self.asked));
         Ok(())
     }
 
@@ -443,7 +473,9 @@ impl Client {
             let is_last =
                 self.written.get(at).is_none_or(|&it| self.homes[it as usize] != home + 1);
             if is_last && usize::from(home) != self.me {
-                self.post_diffs(home.into(), interval, links);
+                let home = usize::from(home);
+                self.post_diffs(home, interval, links);
+                self.needs[home * self.shape.processes + self.me] = interval;
             }
         }
         for page in self.written.drain(..) {
@@ -456,6 +488,7 @@ impl Client {
         let runs = &mut self.gathered[home];
         if interval > 0 || !runs.is_empty() {
             links.send(home, &ToServer::Diffs { interval, runs });
+            self.posted[home] = interval == 0;
             runs.clear();
         }
     }

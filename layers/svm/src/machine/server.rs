@@ -58,8 +58,8 @@ struct Waiting {
 
 #[derive(Clone, PartialEq)]
 enum Question {
-    /// The page, or `Settle`; of each writer, the needed interval.
-    Bytes(Option<u32>, Vec<u64>),
+    /// The page, or `Settle`; of each writer, the needed interval; the needed ends, as bits.
+    Bytes(Option<u32>, Vec<u64>, u64),
     Lock(u32),
     Barrier(u32, usize),
     Flag(u32, u64),
@@ -205,10 +205,14 @@ impl Server {
     ) -> Result<(), Error> {
         self.check_idle(from)?;
         let mut needed = vec![0; self.shape.processes];
+        let mut ends = 0;
         for need in needs {
-            needed[usize::from(need.writer)] = need.interval.get();
+            match need.interval.get() {
+                Need::END => ends |= 1 << need.writer,
+                interval => needed[usize::from(need.writer)] = interval,
+            }
         }
-        self.hold(from, Question::Bytes(page, needed), Vec::new());
+        self.hold(from, Question::Bytes(page, needed, ends), Vec::new());
         self.answer_fetches(host);
         Ok(())
     }
@@ -407,12 +411,15 @@ impl Server {
     /// Answers the fetches whose needs are in, and those whose needs are lost.
     fn answer_fetches(&mut self, host: &mut impl Host) {
         for client in 0..self.shape.processes {
-            let Some(Question::Bytes(page, needs)) = self.question(client) else { continue };
-            let lacks = |&writer: &usize| writer != self.me && needs[writer] > self.applied[writer];
+            let Some(&Question::Bytes(page, ref needs, ends)) = self.question(client) else {
+                continue;
+            };
+            let lacks = |&writer: &usize| needs[writer] > self.applied[writer];
             let mut lacking = (0..needs.len()).filter(lacks);
             let lost = lacking.clone().find(|&writer| self.dead[writer]);
-            let (page, waits) = (*page, lacking.next().is_some());
-            if lost.is_none() && waits {
+            let mut dead = self.dead.iter().enumerate();
+            let waits_for_end = dead.any(|(process, &dead)| ends >> process & 1 > 0 && !dead);
+            if lost.is_none() && (waits_for_end || lacking.next().is_some()) {
                 continue;
             }
             self.waiting[client] = None;

@@ -49,6 +49,11 @@ pub struct Need {
     pub writer: u8,
 }
 
+impl Need {
+    /// The interval after all others: the writer died, and all its messages were taken.
+    pub const END: u64 = u64::MAX;
+}
+
 /// In its interval, `writer` wrote `count` pages from `page` on, whose home is `home`. Without pages: there
 /// was such a notice, which is forgotten.
 #[derive(
@@ -352,7 +357,7 @@ pub fn take_run<'a>(left: &mut &'a [u8]) -> Option<(u32, usize, &'a [u8])> {
 fn needs<'a>(body: &'a [u8], shape: &Shape) -> Result<&'a [Need], Error> {
     let needs = <[Need]>::ref_from_bytes(body).map_err(|_| Error::Malformed("needs"))?;
     let right = |need: &Need| shape.process(need.writer).is_ok();
-    match needs.len() <= shape.processes && needs.iter().all(right) {
+    match needs.len() <= 2 * shape.processes && needs.iter().all(right) {
         true => Ok(needs),
         false => Err(Error::Malformed("need")),
     }

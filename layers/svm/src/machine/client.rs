@@ -306,7 +306,7 @@ impl Client {
             (question, ToClient::Died(process)) => {
                 if let Question::Settle { call: Call::Acquire { lock }, .. } = question {
                     self.question = None;
-                    self.release(lock, links)?;
+                    _ = self.release(lock, links);
                 }
                 self.learn_death(process)
             }
@@ -339,15 +339,29 @@ impl Client {
         let n = self.shape.processes;
         self.needs[home * n..][..n].fill(0);
         self.ends[home] = 0;
+        self.posted[home] = false;
     }
 
     /// The program gets to know of a death. It may write the dead process's variables now: the last
     /// differences of that process must be in before.
     fn learn_death(&mut self, process: usize) -> Event<'static> {
         self.ends.iter_mut().for_each(|ends| *ends |= 1 << process);
-        self.invalid.clear();
-        self.invalid.push(0..self.shape.pages);
+        self.invalidate(0..self.shape.pages);
         Event::Failed(Error::Died(process))
+    }
+
+    /// Of too many ranges, as of all pages, one remains.
+    fn invalidate(&mut self, pages: Range<u32>) {
+        let all = 0..self.shape.pages;
+        if self.invalid.last() == Some(&all) {
+            return;
+        }
+        let too_many = self.invalid.len() == self.shape.log_max;
+        let pages = if too_many { all.clone() } else { pages };
+        if pages == all {
+            self.invalid.clear();
+        }
+        self.invalid.push(pages);
     }
 
     fn home_elsewhere(&self, page: u32) -> Result<usize, Error> {
@@ -517,7 +531,7 @@ impl Client {
             *need = interval.max(*need);
         }
         if home != self.me && !pages.is_empty() {
-            self.invalid.push(pages);
+            self.invalidate(pages);
         }
         Ok(())
     }
@@ -532,8 +546,7 @@ impl Client {
         let known = known.map(|(writer, it)| if writer == self.me { own } else { it.get() });
         self.log.complete(known, all);
         if all {
-            self.invalid.clear();
-            self.invalid.push(0..self.shape.pages);
+            self.invalidate(0..self.shape.pages);
         }
         if everyone {
             self.log.forget();

@@ -186,7 +186,14 @@ impl Rng {
         bytes.extend((self.number() as u32).to_le_bytes());
         bytes.extend(self.number().to_le_bytes());
         assert_eq!(bytes.len(), HEAD_BYTES);
-        match self.below(4) {
+        let form = match (kind, self.below(4)) {
+            (_, 0) => self.below(4),
+            (6..=12 | 35, _) => 0,
+            (5, _) => 1,
+            (2 | 3, _) => 2,
+            _ => 3,
+        };
+        match form {
             // A vector, or a page's first bytes.
             0 => (0..4).for_each(|_| bytes.extend(self.number().to_le_bytes())),
             // Notices.
@@ -295,4 +302,30 @@ fn endless_notices_before_an_answer_become_all_pages() {
     assert_eq!(event, Ok(Some(Event::Ordered { dead: None })));
     assert_eq!(client.next_invalid(), Some(0..SHAPE.pages));
     assert_eq!(client.next_invalid(), None);
+}
+
+#[test]
+fn a_page_is_not_read_at_its_home_while_own_differences_are_on_their_way() {
+    let (mut client, mut sent) = (Client::new(SHAPE, 0), Sent::default());
+    client.ask_home(0..1, 2, &mut sent).unwrap();
+    let homes = [2; 64];
+    let homed = client.take(0, ToClient::Homes { first: 0, homes: &homes }, &mut sent);
+    assert_eq!((homed, client.home(0)), (Ok(Some(Event::Homed)), Some(2)));
+    assert!(client.may_read(2, |_| 0));
+    sent.take();
+    client.diff(0, 0, &[1], &mut sent).unwrap();
+    assert!(!client.may_read(2, |_| 0));
+    // Until some of them leave.
+    while sent.0.is_empty() {
+        client.diff(0, 0, &[1; 60], &mut sent).unwrap();
+    }
+    client.set(1, 1, &mut sent).unwrap();
+    assert!(!client.may_read(2, |_| 0) && client.may_read(2, |writer| u64::from(writer == 0)));
+    // Some have left, none are gathered, and the interval goes on.
+    client.diff(0, 0, &[1], &mut sent).unwrap();
+    client.fetch(0, &mut sent).unwrap();
+    assert!(!client.may_read(2, |_| u64::MAX));
+    let page = ToClient::Page { page: 0, bytes: &[0; SHAPE.page_bytes] };
+    assert!(matches!(client.take(2, page, &mut sent), Ok(Some(Event::Fetched { .. }))));
+    assert!(client.may_read(2, |_| 0));
 }

@@ -60,7 +60,7 @@ enum Op {
     Turn(usize, u32),
     /// Gives the variable this value, and wakes those that wait for it.
     NextTurn(usize, u32),
-    /// Writes to pages evicted now.
+    /// Evicts a page, if it is there.
     Evict,
 }
 
@@ -367,10 +367,10 @@ impl Simulation {
         if self.trace {
             println!("{me}: {op:?}");
         }
-        if let Op::Release(_) | Op::Arrive(..) | Op::Set(..) | Op::NextTurn(..) = op {
-            if process.answer.is_none() {
-                self.flush(me);
-            }
+        if let Op::Release(_) | Op::Arrive(..) | Op::Set(..) | Op::NextTurn(..) = op
+            && process.answer.is_none()
+        {
+            self.flush(me);
         }
         let process = &mut self.processes[me];
         let (client, mut out) = (&mut process.client, Out(&mut self.up[me]));
@@ -761,12 +761,12 @@ fn simulate(seeds: u64, deaths: bool) {
 
 #[test]
 fn a_read_sees_the_last_write() {
-    simulate(300, false);
+    simulate(400, false);
 }
 
 #[test]
 fn survivors_of_a_death_read_the_last_write_or_get_an_error() {
-    simulate(300, true);
+    simulate(1000, true);
 }
 
 /// Bytes of an owner that died may still be on their way when its lock goes to the next.

@@ -1,4 +1,4 @@
-//! The protocol's refusals and bounds, without a simulation: one server or client, and what others send.
+//! The protocol's refusals and bounds, without a simulation: one server or client, and messages for it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,12 +12,14 @@ struct Counting;
 
 thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: the system's allocator does it; beside it a number changes.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.set(BYTES.get() + layout.size() as isize);
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
@@ -328,4 +330,34 @@ fn a_page_is_not_read_at_its_home_while_own_differences_are_on_their_way() {
     let page = ToClient::Page { page: 0, bytes: &[0; SHAPE.page_bytes] };
     assert!(matches!(client.take(2, page, &mut sent), Ok(Some(Event::Fetched { .. }))));
     assert!(client.may_read(2, |_| 0));
+}
+
+struct Nowhere;
+
+impl Links for Nowhere {
+    fn send(&mut self, _to: usize, _message: &ToServer<'_>) {}
+}
+
+#[test]
+fn a_miss_does_not_allocate() {
+    let (mut client, links) = (Client::new(SHAPE, 0), &mut Nowhere);
+    let before = ALLOCATIONS.get();
+    for first in (0..SHAPE.pages).step_by(64) {
+        client.ask_home(first..first + 1, 0, links).unwrap();
+        let manager = SHAPE.page_manager(first);
+        client.take(manager, ToClient::Homes { first, homes: &[2; 64] }, links).unwrap();
+    }
+    for page in 0..SHAPE.pages {
+        assert!(client.may_read(2, |_| 0));
+        client.diff(page, 0, &[1; 60], links).unwrap();
+        client.fetch(page, links).unwrap();
+        let bytes = &[0; SHAPE.page_bytes];
+        client.take(2, ToClient::Page { page, bytes }, links).unwrap();
+    }
+    client.fetch(0, links).unwrap();
+    client.take(2, ToClient::Died(3), links).unwrap();
+    client.fetch(0, links).unwrap();
+    assert_eq!(client.died(2), Some(Event::Failed(Error::Died(2))));
+    assert_eq!(client.next_invalid(), Some(0..SHAPE.pages));
+    assert_eq!(ALLOCATIONS.get(), before);
 }

@@ -568,7 +568,7 @@ impl Simulation {
         true
     }
 
-    /// Before a release: what was written leaves.
+    /// Before a release: written pages leave.
     fn flush(&mut self, me: usize) {
         let pages: Vec<u32> = self.processes[me].copies.keys().copied().collect();
         pages.into_iter().for_each(|page| self.flush_page(me, page));

@@ -1,15 +1,15 @@
-//! The client: what the program's thread knows, and what it may ask.
+//! The client: the knowledge and the questions of the program's thread.
 //!
 //! ```text
 //!   a miss     home() is None: ask_home -> Homed;  elsewhere: fetch -> Fetched
 //!   release    each page that was written: diff, or wrote; then the call
 //!   acquire    the call -> Ordered
-//!   any event  each range of next_invalid, before the program continues: diff of what was written, and away
-//!   eviction   diff of what was written, and away
+//!   any event  each range of next_invalid, before the program continues, as an eviction
+//!   eviction   a page that was written: diff, or wrote; then the copy goes
 //! ```
 //! A question (a call that says so) has one event as its answer; there is no other question before it.
-//! `home`, `ask_home`, `fetch`, `wrote`, `diff` and `take` of their answers do not allocate: a fault may
-//! interrupt anything.
+//! `home`, `ask_home`, `fetch`, `may_read`, `wrote`, `diff`, `died`, `next_invalid` and `take` of an answer
+//! to a miss do not allocate: a fault may interrupt anything.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use super::wire::{
 };
 use super::{Error, Shape};
 
-/// What the client needs of the outside.
+/// The client's ways to the outside.
 pub trait Links {
     /// Posts a message to a server; to a dead one it is thrown away. Bytes deposited for that server before
     /// arrive before it.
@@ -116,7 +116,7 @@ impl Client {
             written: Vec::with_capacity(pages),
             written_bits: vec![0; pages.div_ceil(64)],
             gathered: (0..n).map(|_| Vec::with_capacity(BODY_BYTES_MAX)).collect(),
-            invalid: Vec::new(),
+            invalid: Vec::with_capacity(shape.log_max),
             held: HashSet::new(),
             dead: vec![false; n],
             question: None,

@@ -77,7 +77,7 @@ impl Log {
         self.count = 0;
     }
 
-    /// Notices for somebody who knows all up to `base`. `true`: some are lost, any page may have been
+    /// Notices for a process that knows all up to `base`. `true`: some are lost, any page may have been
     /// written, and the notices say for which intervals to wait.
     pub fn since(&self, base: &[u64], notices: &mut Vec<Notice>) -> bool {
         notices.clear();

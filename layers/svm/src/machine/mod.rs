@@ -10,8 +10,8 @@
 //!     acquire     --- Sync ------------------------> manager
 //!                 <-- Notices, Done ----------------
 //! ```
-//! Clients talk to servers alone, also to their own. A client asks one question at a time, and posts what
-//! needs no answer. **Messages of one client to one server arrive in order, and so do those back; between
+//! Clients talk to servers alone, also to their own. A client asks one question at a time; other
+//! messages have no answer. **Messages of one client to one server arrive in order, and so do those back; between
 //! others there is no order.** HLRC, HLRC-AU and AURC differ in how bytes reach the home: in `Diffs`, or
 //! before an empty one.
 //!
@@ -44,7 +44,7 @@ pub struct Shape {
     pub page_bytes: usize,
     /// Locks are numbered below it, and so are barriers, flags and condition variables.
     pub objects: u32,
-    /// Notices that a log holds at most, 16 bytes each. A process that lags further behind is told that any
+    /// Notices that a log holds at most, 16 bytes each: 1 to 1,048,576. A process that lags further behind is told that any
     /// page may have been written.
     pub log_max: usize,
 }
@@ -56,7 +56,7 @@ impl Shape {
             && (1..=PAGES_MAX).contains(&self.pages)
             && (1..=16 << 10).contains(&self.page_bytes)
             && self.objects > 0
-            && self.log_max > 0;
+            && (1..=1 << 20).contains(&self.log_max);
         if right { Ok(()) } else { Err(Error::Misuse("sizes out of range")) }
     }
 
@@ -87,7 +87,7 @@ impl Shape {
     }
 }
 
-/// A call or a message was refused, and changed nothing.
+/// A call or a message was refused, and changed nothing unless it says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A peer's message is no message of this protocol.

@@ -16,7 +16,7 @@ use super::wire::{
 };
 use super::{Error, Shape};
 
-/// What the server needs of the outside.
+/// The server's outside: its pages, and the ways to clients.
 pub trait Host {
     /// Posts a message to a client; to a dead one it is thrown away.
     fn send(&mut self, to: usize, message: &ToClient<'_>);

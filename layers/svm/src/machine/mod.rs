@@ -10,10 +10,10 @@
 //!     acquire     --- Sync ------------------------> manager
 //!                 <-- Notices, Done ----------------
 //! ```
-//! Clients talk to servers alone, also to their own. A client asks one question at a time; other
-//! messages have no answer. **Messages of one client to one server arrive in order, and so do those back; between
-//! others there is no order.** HLRC, HLRC-AU and AURC differ in how bytes reach the home: in `Diffs`, or
-//! before an empty one.
+//! Clients talk to servers alone, also to their own. A client asks one question at a time; its other
+//! messages have no answer. **Messages of one client to one server arrive in order, and so do those back;
+//! between others there is no order.** HLRC, HLRC-AU and AURC differ in how bytes reach the home: in
+//! `Diffs`, or before an empty one.
 //!
 //! An *interval* of a process ends with a release before which it wrote. A *notice* says which pages it
 //! wrote; a *vector* says, for each process, up to which interval all notices are known. *Needs* say, for

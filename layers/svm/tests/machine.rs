@@ -361,3 +361,25 @@ fn a_miss_does_not_allocate() {
     assert_eq!(client.next_invalid(), Some(0..SHAPE.pages));
     assert_eq!(ALLOCATIONS.get(), before);
 }
+
+#[test]
+fn a_lock_is_given_back_if_bytes_at_home_here_are_lost() {
+    let (mut client, mut sent) = (Client::new(SHAPE, 0), Sent::default());
+    client.acquire(1, &mut sent).unwrap();
+    let (interval, page, count) = (5.into(), 7.into(), 1.into());
+    let notices = [Notice { interval, page, count, home: 0, writer: 3 }];
+    client.take(1, ToClient::Notices(&notices), &mut sent).unwrap();
+    sent.take();
+    let known = [0, 0, 0, 5].map(Into::into);
+    let done = ToClient::Done { all: false, everyone: false, dead: None, known: &known };
+    assert_eq!(client.take(1, done, &mut sent), Ok(None));
+    let [(0, settle)] = &sent.take()[..] else { panic!("no question to the own server") };
+    let needs = &[Need { interval, writer: 3 }];
+    assert_eq!(ToServer::decode(settle, &SHAPE), Ok(ToServer::Settle { needs }));
+    let event = client.take(0, ToClient::Died(3), &mut sent);
+    assert_eq!(event, Ok(Some(Event::Failed(Error::Died(3)))));
+    let [(1, release)] = &sent.take()[..] else { panic!("no release") };
+    let release = ToServer::decode(release, &SHAPE).unwrap();
+    assert!(matches!(release, ToServer::Sync { call: Call::Release { lock: 1 }, .. }));
+    assert!(matches!(client.release(1, &mut sent), Err(Error::Misuse(_))));
+}

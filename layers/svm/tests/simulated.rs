@@ -182,7 +182,7 @@ impl Simulation {
             failed: false,
         };
         let deaths = if deaths { 1 + rng.below(n - 1) } else { 0 };
-        let one_host = rng.one_in(3) && protocol == Protocol::Hlrc;
+        let one_host = rng.one_in(3);
         let slow = pairs(n).flat_map(|(a, b)| [(a, b, true), (a, b, false)]);
         let few = [2, 5][rng.below(2)];
         let slow = slow.filter(|_| rng.one_in(few)).collect();
@@ -533,7 +533,7 @@ impl Simulation {
         let [process, other] = self.processes.get_disjoint_mut([me, home]).unwrap();
         let server = &other.server;
         if other.state == State::Dead
-            || !process.client.may_read(home, |writer| server.applied()[writer])
+            || !process.client.may_read(page, |writer| server.applied()[writer])
         {
             return false;
         }

@@ -82,8 +82,6 @@ pub struct Client {
     needs: Vec<u64>,
     /// Of each home, the processes, as bits, whose end is to be waited for there.
     ends: Vec<u64>,
-    /// Differences were posted to that home after its last complete interval.
-    posted: Vec<bool>,
     /// Of each server (row): the vector that it knows at least.
     told: Vec<u64>,
     /// Pages that were written since the last release, each once: a list, and a bit for each.
@@ -111,7 +109,6 @@ impl Client {
             homes: vec![0; pages],
             needs: vec![0; n * n],
             ends: vec![0; n],
-            posted: vec![false; n],
             told: vec![0; n * n],
             written: Vec::with_capacity(pages),
             written_bits: vec![0; pages.div_ceil(64)],
@@ -154,11 +151,17 @@ impl Client {
         self.ask(home, Question::Fetch(page), links, |needs| ToServer::Fetch { page, needs })
     }
 
-    /// Whether pages at that home can be read there, without a question: `applied` is its
-    /// [`applied`](super::Server::applied), read before the page.
-    pub fn may_read(&mut self, home: usize, applied: impl Fn(usize) -> u64) -> bool {
-        let own_are_in = self.gathered[home].is_empty() && !self.posted[home];
-        let are_in = own_are_in && self.ends[home] == 0 && {
+    /// Whether a page that is at home elsewhere can be read there, without a question: `applied` is its home's
+    /// [`applied`](super::Server::applied), read before the page. A page that was written since the last
+    /// release cannot: its differences, or deposits, may be on their way.
+    pub fn may_read(&mut self, page: u32, applied: impl Fn(usize) -> u64) -> bool {
+        let Ok(home) = self.home_elsewhere(page) else { return false };
+        !self.is_written(page) && self.are_in(home, applied)
+    }
+
+    /// Whether all is in that is to be waited for at that home.
+    fn are_in(&mut self, home: usize, applied: impl Fn(usize) -> u64) -> bool {
+        let are_in = self.ends[home] == 0 && {
             let mut needs = self.needs(home).iter().enumerate();
             needs.all(|(writer, &need)| need <= applied(writer))
         };
@@ -168,12 +171,15 @@ impl Client {
         are_in
     }
 
+    fn is_written(&self, page: u32) -> bool {
+        self.written_bits[page as usize / 64] & 1 << (page % 64) != 0
+    }
+
     /// The page was written since the last release; its bytes are at home, or go there without this.
     pub fn wrote(&mut self, page: u32) -> Result<(), Error> {
         self.home(page).ok_or(Error::Misuse("a page without a home was written"))?;
-        let (word, bit) = (page as usize / 64, 1 << (page % 64));
-        if self.written_bits[word] & bit == 0 {
-            self.written_bits[word] |= bit;
+        if !self.is_written(page) {
+            self.written_bits[page as usize / 64] |= 1 << (page % 64);
             self.written.push(page);
         }
         Ok(())
@@ -295,7 +301,7 @@ impl Client {
                 if let Some(dead) = dead {
                     self.learn_death(dead);
                 }
-                if !self.may_read(self.me, |writer| links.applied(writer)) {
+                if !self.are_in(self.me, |writer| links.applied(writer)) {
                     self.question = None;
                     let settle = Question::Settle { call, dead };
                     self.ask(self.me, settle, links, |needs| ToServer::Settle { needs })?;
@@ -339,7 +345,6 @@ impl Client {
         let n = self.shape.processes;
         self.needs[home * n..][..n].fill(0);
         self.ends[home] = 0;
-        self.posted[home] = false;
     }
 
     /// The program gets to know of a death. It may write the dead process's variables now: the last
@@ -502,7 +507,6 @@ impl Client {
         let runs = &mut self.gathered[home];
         if interval > 0 || !runs.is_empty() {
             links.send(home, &ToServer::Diffs { interval, runs });
-            self.posted[home] = interval == 0;
             runs.clear();
         }
     }

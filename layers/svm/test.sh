@@ -1,0 +1,132 @@
+#!/bin/sh
+# The C side of shared virtual memory, against the dev build:
+#
+#   layers/svm/test.sh [DIR] [HAMLYN]      DIR has libhamlyn_svm.so; target/debug unless given. HAMLYN is the command
+#
+# Each program ends within a minute. Ends with 99 where there is no C compiler.
+set -eu
+cd "$(dirname "$0")/../.."
+built=$(cd "${1:-${CARGO_TARGET_DIR:-target}/debug}" && pwd)
+hamlyn=${2:-$built/hamlyn}
+command -v cc >/dev/null 2>&1 || exit 99
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export HAMLYN_DIR="$work/dir"
+mkdir -m 700 "$HAMLYN_DIR"
+flags='-O1 -g -fno-builtin-malloc -Wall -Wextra -Werror -Ilayers/svm/include'
+libs="-L$built -lhamlyn_svm -Wl,-rpath,$built -lm -lpthread"
+
+# run PROCESSES PROGRAM [ARGUMENTS]
+run() {
+    processes=$1
+    program=$2
+    shift 2
+    echo "$program $* with $processes processes"
+    timeout 60 "$hamlyn" run -n "$processes" ${HOSTS-} ${HOSTS:+"sh $work/rsh"} -- "$work/$program" "$@" || {
+        echo "$program $* with $processes processes FAILED" >&2
+        exit 1
+    }
+}
+
+# compile COMPILER SOURCE PROGRAM
+compile() {
+    # shellcheck disable=SC2086
+    $1 $flags "$2" -o "$work/$3" $libs
+}
+
+compile 'cc -std=gnu11' layers/svm/examples/hello.c hello
+compile 'c++ -xc++' layers/svm/tests/c/objects.c objects
+run 2 objects hlrc
+for program in objects rounds stencil death misuse named quiet; do
+    compile 'cc -std=gnu11' layers/svm/tests/c/$program.c $program
+done
+number=0
+for protocol in hlrc hlrc-au aurc; do
+    run 2 hello $number
+    number=$((number + 1))
+    for processes in 1 4; do run $processes objects $protocol; done
+    for processes in 2 3; do run $processes stencil $protocol 66 8; done
+    # Copies in a sixteenth of the shared space.
+    run 2 rounds $protocol 256 1024 1 2
+    run 8 rounds $protocol 256 96 2 4
+    run 3 rounds $protocol 0 64 4 3
+    for processes in 2 3; do run $processes death $protocol; done
+    run 2 misuse $protocol
+    run 2 quiet $protocol
+    echo "named $protocol 3"
+    timeout 60 "$work/named" $protocol 3
+done
+
+echo 'the ways that are taken where the system allows no better'
+for way in SVM_FAULTS=protection SVM_FETCH=ask; do
+    for protocol in hlrc hlrc-au aurc; do
+        echo "$way $protocol"
+        (
+            export "$way"
+            run 2 rounds $protocol 256 192 2 2
+            run 2 objects $protocol
+        )
+    done
+done
+(
+    export SVM_FAULTS=protection
+    run 2 misuse hlrc
+    run 3 death hlrc
+)
+
+# Two hosts: network namespaces with a cable between them. In the place of ssh: the host, and behind it the command.
+a=svm-$$-a
+b=svm-$$-b
+skipped() { printf '\033[1;33m!! SKIPPED two hosts: %s\033[0m\n' "$1"; }
+cable() {
+    ip netns add $a && ip netns add $b &&
+        ip -n $a link add svm$$a type veth peer name svm$$b netns $b &&
+        ip -n $a addr add 10.79.0.1/24 dev svm$$a && ip -n $b addr add 10.79.0.2/24 dev svm$$b &&
+        ip -n $a link set svm$$a up && ip -n $b link set svm$$b up &&
+        ip -n $a link set lo up && ip -n $b link set lo up
+}
+trap 'ip netns del $a 2>/dev/null; ip netns del $b 2>/dev/null; rm -rf "$work"' EXIT
+if ! cable 2>"$work/said"; then
+    skipped "$(cat "$work/said")"
+else
+    cat >"$work/rsh" <<END
+case \$1 in 10.79.0.1) host=$a ;; 10.79.0.2) host=$b ;; *) exit 9 ;; esac
+shift
+mkdir -p -m 700 "$work/\$host"
+HAMLYN_DIR="$work/\$host" exec ip netns exec \$host "\$@"
+END
+    if timeout 60 "$hamlyn" run -n 2 --hosts 10.79.0.1,10.79.0.2 --rsh "sh $work/rsh" -- "$work/hello" >"$work/said" 2>&1; then
+        HOSTS="--hosts 10.79.0.1,10.79.0.2 --rsh"
+        for protocol in hlrc hlrc-au aurc; do
+            run 2 rounds $protocol 256 192 2 2
+            run 4 objects $protocol
+            run 3 stencil $protocol 66 4
+        done
+        run 3 death aurc
+        unset HOSTS
+    elif grep -q 'feature tls' "$work/said"; then
+        skipped "$built has no TLS"
+    else
+        cat "$work/said" >&2
+        exit 1
+    fi
+fi
+
+# Another thread that touches the shared space.
+status=0
+timeout 60 "$hamlyn" run -n 1 -- "$work/misuse" hlrc thread 2>"$work/said" || status=$?
+if [ $status != 70 ] || ! grep -q '^svm: process 0: another thread than that which joined' "$work/said"; then
+    echo "another thread FAILED: status $status" >&2
+    cat "$work/said" >&2
+    exit 1
+fi
+
+# As it is installed.
+PREFIX="$work/prefix" HAMLYN_SVM_BUILT="$built" layers/svm/install.sh install
+export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
+# shellcheck disable=SC2046
+cc -Wall layers/svm/examples/hello.c -o "$work/hello" $(pkg-config --cflags --libs hamlyn-svm) -Wl,-rpath,"$work/prefix/lib"
+run 2 hello
+PREFIX="$work/prefix" layers/svm/install.sh uninstall
+[ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
+echo 'all passed'

@@ -21,10 +21,19 @@ case ${1-} in
         install -m 644 "$BUILT/libhamlyn_svm.a" "$to/lib/libhamlynsvm.a"
         printf 'prefix=%s\nName: hamlyn-svm\nDescription: Shared virtual memory on Hamlyn\nVersion: %s\nLibs: -L${prefix}/lib -lhamlynsvm\nCflags: -I${prefix}/include/hamlyn-svm\n' \
             "$PREFIX" "$VERSION" >"$to/lib/pkgconfig/hamlyn-svm.pc"
+        # The ANL macros: a small library of their own.
+        object=$(mktemp -d)
+        trap 'rm -rf "$object"' EXIT
+        cc -O2 -fPIC -Ilayers/svm/include -c layers/svm/anl/anl.c -o "$object/anl.o"
+        ar rcs "$to/lib/libhamlynanl.a" "$object/anl.o"
+        install -m 644 layers/svm/anl/anl.h "$to/include/hamlyn-svm/"
+        printf 'prefix=%s\nName: hamlyn-anl\nDescription: The ANL macros on shared virtual memory\nVersion: %s\nRequires: hamlyn-svm\nLibs: -L${prefix}/lib -lhamlynanl\nCflags: -I${prefix}/include/hamlyn-svm\n' \
+            "$PREFIX" "$VERSION" >"$to/lib/pkgconfig/hamlyn-anl.pc"
         ;;
     uninstall)
         rm -rf "$to/include/hamlyn-svm"
-        rm -f "$to/lib/libhamlynsvm.so" "$to/lib/libhamlynsvm.a" "$to/lib/pkgconfig/hamlyn-svm.pc"
+        rm -f "$to/lib/libhamlynsvm.so" "$to/lib/libhamlynsvm.a" "$to/lib/pkgconfig/hamlyn-svm.pc" \
+            "$to/lib/libhamlynanl.a" "$to/lib/pkgconfig/hamlyn-anl.pc"
         ;;
     *)
         sed -n '2,6p' "$0" >&2

@@ -16,6 +16,13 @@ mkdir -m 700 "$HAMLYN_DIR"
 flags='-O1 -g -fno-builtin-malloc -Wall -Wextra -Werror -Ilayers/svm/include'
 libs="-L$built -lhamlyn_svm -Wl,-rpath,$built -lm -lpthread"
 
+# sizes PROCESSES: the programs of the paper, small; SVM_PROTOCOL chooses. Each compares with its sequential result.
+sizes() {
+    run "$1" radix 16384
+    run "$1" ocean 18 2
+    run "$1" barnes 128 2
+}
+
 # run PROCESSES PROGRAM [ARGUMENTS]
 run() {
     processes=$1
@@ -39,6 +46,21 @@ compile 'c++ -xc++' layers/svm/tests/c/objects.c objects
 run 2 objects hlrc
 for program in objects rounds stencil death misuse named quiet; do
     compile 'cc -std=gnu11' layers/svm/tests/c/$program.c $program
+done
+for program in radix ocean barnes; do compile 'cc -std=gnu11 -O2' layers/svm/programs/$program.c $program; done
+# shellcheck disable=SC2086
+cc -std=gnu11 $flags -Ilayers/svm/anl -c layers/svm/anl/anl.c -o "$work/anl.o"
+for compiler in 'cc -std=gnu11' 'c++ -xc++'; do
+    # shellcheck disable=SC2086
+    $compiler $flags -Ilayers/svm/anl -include layers/svm/anl/anl.h -c layers/svm/tests/c/anl.c -o "$work/anl_test.o"
+    # shellcheck disable=SC2086
+    cc "$work/anl_test.o" "$work/anl.o" -o "$work/anl" $libs
+    for processes in 1 2 8; do
+        for SVM_PROTOCOL in hlrc hlrc-au; do
+            echo "anl $processes, $SVM_PROTOCOL"
+            SVM_PROTOCOL=$SVM_PROTOCOL timeout 60 "$work/anl" $processes
+        done
+    done
 done
 number=0
 for protocol in hlrc hlrc-au aurc; do
@@ -101,6 +123,7 @@ END
             run 2 rounds $protocol 256 192 2 2
             run 4 objects $protocol
             run 3 stencil $protocol 66 4
+            SVM_PROTOCOL=$protocol sizes 2
         done
         run 3 death aurc
         unset HOSTS
@@ -127,6 +150,9 @@ export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
 # shellcheck disable=SC2046
 cc -Wall layers/svm/examples/hello.c -o "$work/hello" $(pkg-config --cflags --libs hamlyn-svm) -Wl,-rpath,"$work/prefix/lib"
 run 2 hello
+# shellcheck disable=SC2046
+cc -Wall -include anl.h layers/svm/tests/c/anl.c -o "$work/anl" $(pkg-config --cflags --libs hamlyn-anl) -Wl,-rpath,"$work/prefix/lib"
+timeout 60 "$work/anl" 2
 PREFIX="$work/prefix" layers/svm/install.sh uninstall
 [ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
 echo 'all passed'

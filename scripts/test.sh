@@ -448,7 +448,7 @@ fuzz() {
         # It is compiled for longer than it runs.
         CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
             cargo +nightly fuzz run --target-dir "$TARGET/fuzz" "$name" -- \
-            -max_total_time="${FUZZ_SECONDS:-10}" -print_final_stats=1 2>&1 | tail -n 40 \
+            -max_total_time="${FUZZ_SECONDS:-7}" -print_final_stats=1 2>&1 | tail -n 40 \
             >"$TARGET/fuzz-$name.txt"
         grep -q '^stat::number_of_executed_units' "$TARGET/fuzz-$name.txt" &&
             ! grep -q 'SUMMARY:' "$TARGET/fuzz-$name.txt" ||
@@ -459,7 +459,7 @@ fuzz() {
 
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() (
-    export HAMLYN_TEST_SECONDS=5 HAMLYN_TEST_ROUNDS=2000 PROPTEST_CASES=256 HAMLYN_SIM_SEEDS=200
+    export HAMLYN_TEST_SECONDS=5 HAMLYN_TEST_ROUNDS=2000 PROPTEST_CASES=256 HAMLYN_SIM_SEEDS=150
     searched=0
     # With the packages and the features of `unit`, which has compiled them.
     search() {
@@ -468,8 +468,8 @@ long() (
     }
     search --test sequences --test sim --test sim_control
     # Several hosts, whose handshakes take longer, with fewer seeds.
-    HAMLYN_SIM_SEEDS=100 search -E 'kind(lib) & test(/^simulated::/) - test(/^simulated::hosts/)'
-    HAMLYN_SIM_SEEDS=30 search -E 'kind(lib) & test(/^simulated::hosts/)'
+    HAMLYN_SIM_SEEDS=75 search -E 'kind(lib) & test(/^simulated::/) - test(/^simulated::hosts/)'
+    HAMLYN_SIM_SEEDS=20 search -E 'kind(lib) & test(/^simulated::hosts/)'
     # Simulated nodes as other packages have them, which needs a library of its own.
     nextest -p hamlyn --features tls,simulation --test simulation || searched=$?
     search --test processes -- random:: wake::

@@ -4,12 +4,14 @@
 //!
 //! - [`programs`]: the programs, and one run of one of them.
 //! - [`experiments`]: which runs make which row; the paper's values.
+//! - [`model`]: sixteen nodes, from what sixteen processes did here.
 //! - [`chart`]: the rows as bars.
 
 #![allow(missing_docs)]
 
 mod chart;
 mod experiments;
+mod model;
 mod programs;
 
 use clap::Parser;

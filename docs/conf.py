@@ -41,6 +41,7 @@ CHAPTERS = {
     "How it works": [
         "SECURITY",
         "docs/security-local",
+        "docs/security-layers",
         "docs/security-protocols",
         "docs/security-hosts",
         "docs/security-fabric",

@@ -16,6 +16,7 @@
 #include "counts.h"
 #include "streams.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -123,8 +124,8 @@ static void fill_disk(void) {
     const char *dir = getenv("TMPDIR");
     char path[4096];
     uint64_t words[BLOCK / 8];
-    snprintf(path, sizeof path, "%s/dfs.XXXXXX", dir ? dir : "/tmp");
-    disk = mkstemp(path);
+    snprintf(path, sizeof path, "%s/dfs.%d", dir ? dir : "/tmp", (int)getpid());
+    disk = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     check(disk >= 0 && unlink(path) == 0, "no file for the disk");
     for (uint64_t block = 0; block < clients * blocks; block++) {
         if (home_of(block) != rank) continue;

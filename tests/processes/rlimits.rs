@@ -17,6 +17,13 @@ fn set(resource: Resource, current: Option<u64>) {
     setrlimit(resource, Rlimit { current, ..getrlimit(resource) }).unwrap();
 }
 
+/// KiB of memory that the process has, by the name of a line of its status.
+fn kib_of(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 /// Whether the process may lower limits for itself that hold for everybody but root.
 fn become_nobody() -> bool {
     const NOBODY: u32 = 65_534;
@@ -77,9 +84,10 @@ fn role() {
         }
         "little_memory" => {
             let mut node = Node::with_config(role.config()).unwrap();
-            for resource in [Resource::As, Resource::Data] {
+            for (resource, used) in [(Resource::As, "VmSize:"), (Resource::Data, "VmData:")] {
                 let before = getrlimit(resource);
-                set(resource, Some(1 << 20));
+                // Room for the error's words, and not for the area.
+                set(resource, Some(kib_of(used) * 1024 + (16 << 20)));
                 let error = node.message_area(64 << 20).unwrap_err().to_string();
                 setrlimit(resource, before).unwrap();
                 assert!(error.contains("mmap") && error.contains("RLIMIT_AS"), "{error}");

@@ -29,6 +29,9 @@ CHAPTERS = {
         "layers/clan/README",
         "layers/clan/RESULTS",
         "layers/vmmc/README",
+        "layers/vmmc/RESULTS",
+        "layers/svm/README",
+        "layers/rpc/README",
     ],
     "Operating": [
         "docs/operating",

@@ -202,7 +202,8 @@ tsan() {
 examples() {
     # shellcheck disable=SC2086
     cargo build --quiet $WITH --examples || return 1
-    for file in examples/*.rs layers/clan/examples/*.rs layers/vmmc/examples/*.rs layers/rpc/examples/*.rs; do
+    for file in examples/*.rs layers/clan/examples/*.rs layers/vmmc/examples/*.rs layers/svm/examples/*.rs \
+        layers/rpc/examples/*.rs; do
         name=$(basename "$file" .rs)
         part "example $name"
         limit 120 "$TARGET/debug/examples/$name" </dev/null || return 1

@@ -61,14 +61,15 @@ typedef struct {
 /* Joins, and stores the rank and the number of processes. `bytes` of shared space, zeros, rounded up to pages of
  * 4,096; 8 KiB to 64 GiB, the same in all processes, as is the protocol. NULL options: zeros. Waits for all. Once a process. */
 static inline int svm_join(int *rank, int *size, uint64_t bytes, int protocol, const svm_options_t *options);
-/* Waits until all processes have called it or died; then the shared space is gone. */
+/* Releases the locks that this process holds, and waits until all processes have called it or died; then the shared space
+ * is gone. */
 int svm_leave(void);
 
 /* `bytes` of the shared space, zeros, at a multiple of `align` (a power of two; 0: 64), whose pages have this home; a
  * block with a home that is not SVM_FIRST_TOUCH has whole pages of its own. Any process, at any time; only the caller
  * gets the address: tell it through memory. NULL: an error. Memory comes back with svm_leave. */
 void *svm_malloc(size_t bytes, size_t align, int home);
-/* All processes call it with the same arguments, and get the same block. Contains a barrier. */
+/* All processes call it with the same arguments, and get the same block: of rank 0's arguments. Contains a barrier. */
 void *svm_malloc_all(size_t bytes, size_t align, int home);
 
 /* Objects have numbers, 0 to SVM_OBJECTS - 1, of each kind; nothing makes them. */
@@ -99,7 +100,8 @@ int svm_broadcast(int condition, int lock);
 static inline void svm_memcpy(void *to, const void *from, size_t bytes);
 static inline void svm_memset(void *to, int byte, size_t bytes);
 
-/* The pages of these bytes are fetched, so that a system call can use them, up to cache_bytes. */
+/* The pages of these bytes are fetched, so that a system call can use them, up to cache_bytes. Under SVM_AURC tell svm_wrote
+ * of what a system call has stored. */
 int svm_touch(const void *start, size_t bytes);
 
 /* A load of a page whose home has died cannot return an error. Then `call` is called, in a handler of a signal, and when
@@ -132,7 +134,7 @@ int svm_explain(char *to, size_t size);
 /* For the macros. One variable of the program and its libraries: a variable of this library would be copied. */
 __attribute__((weak)) int svm_stores_leave = 0;
 int svm_join_as(int *rank, int *size, uint64_t bytes, int protocol, const svm_options_t *options, size_t options_bytes);
-/* Under AURC: these bytes of the shared space were just stored. */
+/* Under SVM_AURC: these bytes of the shared space were just stored, by other means than SVM_ST and svm_memcpy. */
 void svm_wrote(const volatile void *start, size_t bytes);
 
 static inline int svm_join(int *rank, int *size, uint64_t bytes, int protocol, const svm_options_t *options)

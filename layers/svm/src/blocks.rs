@@ -35,7 +35,9 @@ impl Inner {
     pub fn malloc(&mut self, bytes: usize, align: usize, homes: Homes) -> Result<*mut u8, Error> {
         let align = if align == 0 { 64 } else { align };
         if !align.is_power_of_two() || bytes == 0 {
-            return Err(Error::Misuse(format!("{bytes} bytes at a multiple of {align}")));
+            return Err(Error::Misuse(format!(
+                "{bytes} bytes at a multiple of {align}: 1 byte at least, at a power of two"
+            )));
         }
         if let Homes::Rank(rank) = homes
             && rank >= self.shape.processes

@@ -78,7 +78,7 @@ fn owner(dead: Option<usize>) -> c_int {
 
 /// A number that the program gave as an int.
 fn number(of: c_int) -> Result<u32, Error> {
-    u32::try_from(of).map_err(|_| Error::Misuse(format!("the number {of}")))
+    u32::try_from(of).map_err(|_| Error::Misuse(format!("number {of}: 0 is the least")))
 }
 
 fn homes(home: c_int) -> Result<Homes, Error> {

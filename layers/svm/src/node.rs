@@ -181,7 +181,7 @@ fn meet(
     let deposits = node.prepare_over(link, &deposits).map_err(|e| wrong(&e))?;
     let peer = node.peer(link).map_err(|e| wrong(&e))?;
     let file = match (peer.pid, &peer.host) {
-        _ if is_own => Err("it is this process's".to_string()),
+        _ if is_own => Err("from itself: its own pages need no fetch".to_string()),
         _ if !in_place => Err("it was not wanted".into()),
         (Some(pid), None) => {
             let bytes = pages * PAGE;

@@ -142,7 +142,8 @@ impl Svm {
         let pages = options.bytes.div_ceil(PAGE as u64);
         if !(2..=u64::from(PAGES_MAX)).contains(&pages) || !options.base.is_multiple_of(PAGE) {
             return Err(Error::Misuse(format!(
-                "{} bytes at {:#x}: the shared space has 2 to {PAGES_MAX} pages of {PAGE} bytes",
+                "{} bytes at {:#x}: the shared space has 2 to {PAGES_MAX} pages of {PAGE} bytes, at a \
+                 multiple of them",
                 options.bytes, options.base
             )));
         }
@@ -370,9 +371,15 @@ impl Svm {
         })
     }
 
-    /// Waits until all processes have called it, or one died; then the shared space is gone.
+    /// Releases the locks that this process holds, and waits until all processes have called it, or one died;
+    /// then the shared space is gone.
     pub fn leave(mut self) -> Result<(), Error> {
-        let left = self.enter(|inner| inner.barrier(LEAVING, inner.shape.processes));
+        let left = self.enter(|inner| {
+            while let Some(lock) = inner.client.held() {
+                inner.unlock(lock)?;
+            }
+            inner.barrier(LEAVING, inner.shape.processes)
+        });
         self.end();
         left
     }

@@ -82,7 +82,8 @@ vmmc_proxy_t *vmmc_import(vmmc_t *vmmc, const char *program, const char *buffer,
 vmmc_proxy_t *vmmc_import_rank(vmmc_t *vmmc, int rank, const char *buffer, int ms);
 int vmmc_unimport(vmmc_proxy_t *proxy);
 uint64_t vmmc_bytes(const vmmc_proxy_t *proxy);
-/* 0, VMMC_REVOKED or VMMC_CLOSED. Loads. The other's updates before that have arrived. */
+/* 0, VMMC_REVOKED or VMMC_CLOSED, as of the last turn (vmmc_poll; vmmc_fence takes none behind it). Loads. The other's
+ * updates before that have arrived. */
 int vmmc_check(const vmmc_proxy_t *proxy);
 
 /* Deliberate update (2.2): returns when the source can be used again; waits for room. Updates of one program arrive in

@@ -8,9 +8,9 @@
  * for one type each. Messages of one node are received in their order among those that a selector matches.
  *
  * Messages move in calls of both nodes. A csend returns when its bytes are in the ring of its pair, 256 KiB. From there
- * they go to the receive that asks for them; or, when the receiver waits in a call for something else, into memory, up
- * to 64 MiB of each sender. So nodes may csend as much to one another before they receive. Beyond that a csend, and all
- * that its node sends to the same node later, waits until a receive asks for its message: two nodes that csend more
+ * they go to the receive that asks for them; or, when the receiver waits in a call for something else, into memory, less
+ * than 64 MiB of each sender. So nodes may csend as much to one another before they receive. Beyond that a csend, and
+ * all that its node sends to the same node later, waits until a receive asks for its message: two nodes that csend more
  * than that to one another before they receive wait for ever. A csend that a posted receive awaits goes on whatever its
  * length, and so does one to the node itself: a message that no receive awaits is copied into memory.
  *

@@ -21,6 +21,7 @@ pub struct Sends {
 
 #[derive(Debug, Default)]
 struct Results {
+    started: u64,
     done: u64,
     failed: VecDeque<(u64, Error)>,
 }
@@ -38,10 +39,11 @@ impl Sends {
     /// [`Error::Full`]: there are 64. Not ordered with [`Proxy::send`].
     pub fn start(&self, offset: u64, buffer: &Buffer, at: u64, bytes: u64) -> Result<u64, Error> {
         // Results that nobody asks for take no room.
-        drop(self.results());
+        let mut results = self.results();
         let (from, to) = (buffer.region(), self.proxy.aperture());
         let put = Request::Put { from, offset: at, to, at: offset, length: bytes };
-        self.queue.submit(&[put], Completion::None)
+        results.started = self.queue.submit(&[put], Completion::None)?;
+        Ok(results.started)
     }
 
     fn results(&self) -> MutexGuard<'_, Results> {
@@ -60,6 +62,9 @@ impl Sends {
     /// `None`: it is not complete. Takes no turn.
     pub fn result(&self, number: u64) -> Option<Result<(), Error>> {
         let results = self.results();
+        if number == 0 || number > results.started {
+            return Some(Err(Error::Misuse(format!("no send has the number {number}"))));
+        }
         let failed = results.failed.iter().find(|(failed, _)| *failed == number);
         let result = failed.map_or(Ok(()), |(_, error)| Err(error.clone()));
         (number <= results.done).then_some(result)

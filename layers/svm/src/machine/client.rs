@@ -211,6 +211,11 @@ impl Client {
         self.call(Call::Acquire { lock }, links)
     }
 
+    /// A lock that this process holds.
+    pub fn held(&self) -> Option<u32> {
+        self.held.iter().next().copied()
+    }
+
     /// Releases a lock that this process holds. `Died`: its manager died; the lock is no longer held.
     pub fn release(&mut self, lock: u32, links: &mut impl Links) -> Result<(), Error> {
         self.call(Call::Release { lock }, links)
@@ -448,10 +453,13 @@ impl Client {
     fn check(&self, call: Call) -> Result<(), Error> {
         let number = |object: u32| object < self.shape.objects;
         let (right, why) = match call {
-            Call::Acquire { lock } => {
-                (number(lock) && !self.held.contains(&lock), "a lock that is held, or none")
+            Call::Acquire { lock } => (
+                number(lock) && !self.held.contains(&lock),
+                "no such lock, or this process holds it",
+            ),
+            Call::Release { lock } => {
+                (self.held.contains(&lock), "a lock that this process does not hold")
             }
-            Call::Release { lock } => (self.held.contains(&lock), "a lock that is not held"),
             Call::Arrive { barrier, count } => {
                 let right = (1..=self.shape.processes).contains(&count);
                 (number(barrier) && right, "no such barrier, or no such count")
@@ -459,7 +467,7 @@ impl Client {
             Call::Set { flag, .. } | Call::Wait { flag, .. } => (number(flag), "no such flag"),
             Call::WaitCondition { condition, lock } => {
                 let right = number(condition) && self.held.contains(&lock);
-                (right, "no such condition variable, or a lock that is not held")
+                (right, "no such condition variable, or a lock that this process does not hold")
             }
             Call::Signal { condition, lock, .. } => {
                 (number(condition) && number(lock), "no such condition variable, or lock")

@@ -108,6 +108,12 @@ int main(int argc, char **argv)
         CHECK(mine[i] == rank + 1);
     CHECK(svm_malloc(8 << 20, 0, SVM_FIRST_TOUCH) == NULL);
     CHECK(svm_malloc_all(8 << 20, 0, SVM_FIRST_TOUCH) == NULL && strstr(svm_error_text(), "no room"));
+    /* Leaving releases what is held. */
+    if (rank == 0)
+        OK(svm_lock(4000));
+    OK(svm_barrier(0));
+    if (rank > 0)
+        OK(svm_lock(4000));
     OK(svm_leave());
     return 0;
 }

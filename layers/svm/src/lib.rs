@@ -30,7 +30,8 @@ mod space;
 mod svm;
 
 pub use hamlyn_vmmc::Combining;
-pub use svm::{Figures, Homes, OBJECTS, Options, Protocol, Svm};
+pub use space::{Figures, Protocol};
+pub use svm::{Homes, OBJECTS, Options, Svm};
 
 /// A call failed. The shared space stays as it is, but for calls that order memory and fail by a death:
 /// what the others wrote since is seen in part.

@@ -17,7 +17,6 @@ use crate::machine::wire::ToClient;
 use crate::machine::{Client, Event, Shape};
 use crate::memory::{APPLIED, Memory, PAGE, role};
 use crate::node::{Came, Transport};
-use crate::svm::{Figures, Protocol};
 use hamlyn_vmmc::Gather;
 use std::io;
 use std::ops::Range;
@@ -28,6 +27,42 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 const AHEAD: u32 = 15;
 /// The status of a process that cannot go on.
 const STATUS: i32 = 70;
+
+/// How stores reach a page's home (SHRIMP 4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// A release finds the bytes that have changed, and sends them in one message a home.
+    #[default]
+    Hlrc,
+    /// A release finds them, and each run leaves by the store engine as it is found.
+    HlrcAu,
+    /// Each store that is [told](crate::Svm::wrote) leaves by the store engine.
+    Aurc,
+}
+
+/// What this process has done since it joined; the header names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct Figures {
+    pub misses: u64,
+    pub fetches: u64,
+    pub fetched_in_place: u64,
+    pub read_ahead: u64,
+    pub intervals: u64,
+    pub differences: u64,
+    pub difference_bytes: u64,
+    pub deposits: u64,
+    pub notices_sent: u64,
+    pub notices_received: u64,
+    pub invalidations: u64,
+    pub evictions: u64,
+    pub messages_sent: u64,
+    pub bytes_sent: u64,
+    pub pages_home: u64,
+    pub pages_cached: u64,
+    pub refused: u64,
+}
 
 pub type OnDeath = Box<dyn FnMut(usize)>;
 

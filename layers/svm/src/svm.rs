@@ -5,7 +5,7 @@ use crate::inbox::Messages;
 use crate::machine::{Client, PAGES_MAX, PROCESSES_MAX, Shape};
 use crate::memory::{Memory, PAGE};
 use crate::node::Meeting;
-use crate::space::{CURRENT, Inner, OnDeath, io_error, on_fault};
+use crate::space::{CURRENT, Figures, Inner, OnDeath, Protocol, io_error, on_fault};
 use crate::{Combining, Error};
 use hamlyn_vmmc::Gather;
 use std::cell::UnsafeCell;
@@ -26,17 +26,6 @@ const LOG_MAX: usize = 64 << 10;
 const BASE: usize = 0x6000_0000_0000;
 /// Least memory for copies.
 const CACHE_BYTES_MIN: u64 = 256 << 10;
-/// How stores reach a page's home (SHRIMP 4.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// A release finds the bytes that have changed, and sends them in one message a home.
-    #[default]
-    Hlrc,
-    /// A release finds them, and each run leaves by the store engine as it is found.
-    HlrcAu,
-    /// Each store that is [told](Svm::wrote) leaves by the store engine.
-    Aurc,
-}
 
 /// Homes of a block's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,30 +73,6 @@ impl Options {
             limit: Some(Duration::from_secs(60)),
         }
     }
-}
-
-/// What this process has done since it joined; the header names them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Figures {
-    pub misses: u64,
-    pub fetches: u64,
-    pub fetched_in_place: u64,
-    pub read_ahead: u64,
-    pub intervals: u64,
-    pub differences: u64,
-    pub difference_bytes: u64,
-    pub deposits: u64,
-    pub notices_sent: u64,
-    pub notices_received: u64,
-    pub invalidations: u64,
-    pub evictions: u64,
-    pub messages_sent: u64,
-    pub bytes_sent: u64,
-    pub pages_home: u64,
-    pub pages_cached: u64,
-    pub refused: u64,
 }
 
 /// A process joins once.

@@ -14,10 +14,10 @@
 //! Never: a peer gets more than its user may; a question makes anything grow without bound; a program that
 //! has not proved that it is a node is taken for it.
 
-use crate::vmmc::{Exported, NAME_MAX, State, unpoisoned};
+use crate::vmmc::{Asker, Asking, Exported, NAME_MAX, State, unpoisoned};
 use crate::{Error, Exporting, Proxy, Users, Vmmc};
 use hamlyn::NodeId;
-use hamlyn_clan::{Endpoint, HANDLE_BYTES, OOB_BYTES, Target};
+use hamlyn_clan::{Endpoint, HANDLE_BYTES, OOB_BYTES};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,23 +30,6 @@ const GRANTED: u8 = 1;
 const ELSEWHERE: u8 = 2;
 /// Questions that are answered before others have their turn.
 const AT_ONCE: usize = 64;
-
-/// An end point over which another program asks.
-pub(crate) struct Asker {
-    pub endpoint: Arc<Endpoint>,
-    pub target: Target,
-    /// `None`: it has not proved which it is.
-    pub node: Option<NodeId>,
-    /// It has had an answer, and stays on this link.
-    pub is_answered: bool,
-}
-
-/// For questions.
-#[derive(Default)]
-pub(crate) struct Asking {
-    nodes: HashMap<String, NodeId>,
-    number: u8,
-}
 
 impl Vmmc {
     /// [`import`](Self::import) of a program whose node is known.

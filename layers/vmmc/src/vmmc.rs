@@ -11,7 +11,6 @@
 //!
 //! Never: a notification is lost within its sender's credit; a peer makes more wait than that.
 
-use crate::import::{Asker, Asking};
 use crate::{Config, Error, PAGE, Rights};
 use hamlyn::protocol::Manager;
 use hamlyn::{Access, NodeId};
@@ -93,6 +92,23 @@ pub(crate) struct Inner {
     newcomers: EventId,
     /// For the thread, to look again.
     end: EventId,
+}
+
+/// An end point over which another program asks.
+pub(crate) struct Asker {
+    pub endpoint: Arc<Endpoint>,
+    pub target: Target,
+    /// `None`: it has not proved which it is.
+    pub node: Option<NodeId>,
+    /// It has had an answer, and stays on this link.
+    pub is_answered: bool,
+}
+
+/// For questions.
+#[derive(Default)]
+pub(crate) struct Asking {
+    pub nodes: HashMap<String, NodeId>,
+    pub number: u8,
 }
 
 #[derive(Default)]

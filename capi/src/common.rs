@@ -12,9 +12,8 @@
 
 use crate::boundary::{Copied, Done, Failure, get, guard, h_status, h_status::*, limit, out, text};
 use crate::endpoint::{Handle, Several, give};
-use crate::job::h_job_t;
 use crate::links::{access_of, h_admission_t, h_peer_t};
-use crate::node::h_node_t;
+use crate::node::{h_job_t, h_node_t};
 use crate::seeds::h_seed_t;
 use crate::waiting::flush;
 use core::ffi::{c_char, c_void};
@@ -84,7 +83,7 @@ macro_rules! offered {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $offer(
             $this: *mut $handle,
-            job: *mut $crate::job::h_job_t,
+            job: *mut $crate::node::h_job_t,
             name: *const core::ffi::c_char,
         ) -> $crate::boundary::h_status {
             $crate::common::offer($this, stringify!($this), job, name)
@@ -153,7 +152,7 @@ macro_rules! grown {
         /// did not offer it; H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $grow_from(
-            job: *mut $crate::job::h_job_t,
+            job: *mut $crate::node::h_job_t,
             rank: u32,
             name: *const core::ffi::c_char,
             $($argument: $type,)?

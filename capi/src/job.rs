@@ -1,32 +1,14 @@
 //! Jobs: the processes of one parallel program, which find one another (docs/jobs.md).
 
-use crate::boundary::{Copied, Done, bytes, get, guard, h_status, limit, out, text};
+use crate::boundary::{Copied, bytes, get, guard, h_status, limit, out, text};
 use crate::call::{h_client_t, h_server_t};
 use crate::endpoint::give;
-use crate::node::{config_of, h_node_t, h_setting_t};
+use crate::node::{config_of, h_job_t, h_node_t, h_setting_t};
 use crate::seeds::{h_seed_t, kind_of};
 use crate::stream::{Intake, Outflow, h_stream_receiver_t, h_stream_sender_t};
 use core::ffi::{c_char, c_void};
 use hamlyn::job::{Job, Launcher};
 use std::sync::Arc;
-
-/// The job that this process is a rank of. Any number of threads may use it.
-pub struct h_job_t {
-    job: Job,
-    node: h_node_t,
-}
-
-impl h_job_t {
-    /// The job; an error in a forked child, which is not a rank.
-    pub(crate) fn job(&self) -> Done<&Job> {
-        self.node.manager()?;
-        Ok(&self.job)
-    }
-
-    pub(crate) fn node(&self) -> &h_node_t {
-        &self.node
-    }
-}
 
 /// The launcher that started a rank.
 #[repr(C)]

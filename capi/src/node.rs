@@ -1,4 +1,4 @@
-//! Nodes: making, closing, freeing; progress; counters.
+//! Nodes: making, closing, freeing; progress; counters. The handles of nodes and jobs.
 
 use crate::boundary::{
     Copied, Done, Failure, elements, elements_out, get, guard, limit, out, out_or_null, put, text,
@@ -8,6 +8,7 @@ use crate::waiting::flush;
 use crate::watch::Watch;
 use core::ffi::{c_char, c_void};
 use core::ops::DerefMut;
+use hamlyn::job::Job;
 use hamlyn::os::environment;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::protocol::Manager;
@@ -67,6 +68,24 @@ impl h_node_t {
     /// The check that this process made the node, for objects made with it.
     pub(crate) fn fork(&self) -> &Arc<ForkGuard> {
         &self.fork
+    }
+}
+
+/// The job that this process is a rank of. Any number of threads may use it.
+pub struct h_job_t {
+    pub(crate) job: Job,
+    pub(crate) node: h_node_t,
+}
+
+impl h_job_t {
+    /// The job; an error in a forked child, which is not a rank.
+    pub(crate) fn job(&self) -> Done<&Job> {
+        self.node.manager()?;
+        Ok(&self.job)
+    }
+
+    pub(crate) fn node(&self) -> &h_node_t {
+        &self.node
     }
 }
 

@@ -1,7 +1,6 @@
 //! The command line. Errors name the value and the values that are allowed.
 
 use crate::help::*;
-use crate::look::PAUSE_MIN;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hamlyn_tools::allow::{Allow, allow};
@@ -11,6 +10,9 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The shortest pause between two looks at a process.
+pub const PAUSE_MIN: Duration = Duration::from_millis(200);
 
 /// Protected messages between programs that do not trust one another, at the speed of memory.
 #[derive(Debug, Parser)]

@@ -5,7 +5,7 @@
 //! more of these than the look's [`Budget`] allows.
 
 use crate::budget::{ANSWER_BYTES_FREE, Budget, Of};
-use crate::stat::duration;
+use crate::words::duration;
 use hamlyn::control::printable_bytes;
 use std::collections::{BTreeMap, HashMap};
 
@@ -243,7 +243,7 @@ impl RoomWaits {
             let found = self.up_to.iter().find(|(_, count)| *count >= wanted);
             found.map_or("longer than can be told".into(), |(us, _)| match us {
                 0..1000 => format!("{us} us at most"),
-                us => format!("{} at most", crate::stat::duration(us / 1000)),
+                us => format!("{} at most", duration(us / 1000)),
             })
         };
         (self.count > 0).then(|| {

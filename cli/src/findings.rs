@@ -1,7 +1,7 @@
 //! What two looks at a process say about slow or refused connections, in sentences.
 
 use crate::figures::{Figures, Link, is_stopped};
-use crate::stat::{duration, most, several};
+use crate::words::{duration, most, several};
 use anyhow::Result;
 use bytesize::ByteSize;
 use hamlyn::interface;

@@ -23,8 +23,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The shortest pause between two looks at a process.
-pub const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Processes that are asked at a time.
 const ASKED_AT_A_TIME: usize = 64;
 /// The longest wait for a silent process in repeated looks, so that the others are shown in time.

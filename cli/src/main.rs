@@ -21,6 +21,7 @@ mod run;
 mod stat;
 mod top;
 mod why;
+mod words;
 
 use anyhow::{Context, Result, bail};
 use arguments::{Cli, Command};

@@ -2,7 +2,7 @@
 
 use crate::arguments::{NamesArguments, SetupArguments};
 use crate::figures;
-use crate::stat::several;
+use crate::words::several;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
 use hamlyn::control::{

@@ -7,10 +7,11 @@
 //! Never: a process is asked again before the interval has passed, for any keys; the terminal stays
 //! changed.
 
-use crate::arguments::TopArguments;
+use crate::arguments::{PAUSE_MIN, TopArguments};
 use crate::figures::{Link, is_stopped};
 use crate::look::{self, Before, Look, Told, Watched};
-use crate::stat::{duration, waits};
+use crate::stat::waits;
+use crate::words::duration;
 use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -388,7 +389,7 @@ fn look_on(config: &Config, mut watched: Watched, pause: Duration, seen: &SyncSe
             return;
         }
         // The whole pause follows even a long look.
-        std::thread::sleep(pause.saturating_sub(began.elapsed()).max(look::PAUSE_MIN));
+        std::thread::sleep(pause.saturating_sub(began.elapsed()).max(PAUSE_MIN));
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::allow::{Allow, allow};
 use crate::perf::pin::Cores;
-use crate::perf::{curve, protocols};
 use bytesize::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
 use hamlyn::control::ServiceName;
@@ -32,12 +31,12 @@ pub enum PerfCommand {
     /// Each row is measured between two new processes. Rows take turns, so that a disturbance of
     /// the machine affects all alike. A run during which the raw cache line changed is repeated.
     #[command(allow_negative_numbers = true)]
-    Protocols(protocols::Arguments),
+    Protocols(ProtocolsArguments),
     /// Latency and rate by the length of the message, from 8 bytes to 1 MiB
     ///
     /// Each row stands beside messages of 16 bytes, the bare checked ring and a Unix stream socket,
     /// measured before and after each of its runs.
-    Curve(curve::Arguments),
+    Curve(CurveArguments),
     /// The cost of idle links: memory, processor time, the delay of a message, and the start
     Idle(IdleArguments),
     /// More ends than processors: four pairs at once, and a long message beside busy programs
@@ -94,6 +93,46 @@ pub struct PerfArguments {
     /// `fabric`, fi_pingpong, if it is installed
     #[arg(long, value_enum, default_value_t = Over::Ring, conflicts_with = "to")]
     pub over: Over,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ProtocolsArguments {
+    /// Messages (latency: round trips) of each run [default: by row, some tenths of a second]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Runs of each row, of which the median is taken
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// The processors of the two ends [default: two that this process may use]
+    #[arg(long, value_name = "NEAR,FAR", value_parser = two_cores)]
+    pub cores: Option<Cores>,
+    /// Only rows with this name or prefix, such as tagged or call-memory [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Print one JSON object for each row instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct CurveArguments {
+    /// Only messages of this length [default: 17 lengths from 8 bytes to 1 MiB]
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub size: Vec<ByteSize>,
+    /// Messages (latency: round trips) of each run [default: by length, a tenth of a second]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Runs of each row, of which the median is taken
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// The processors of the two ends [default: two that this process may use]
+    #[arg(long, value_name = "NEAR,FAR", value_parser = two_cores)]
+    pub cores: Option<Cores>,
+    /// Print one JSON object for each row instead of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]

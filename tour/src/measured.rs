@@ -8,7 +8,7 @@ use crate::compare::{self, Compared, Effort, Measured};
 use crate::report::{Chart, Curves, Finding, Section};
 use anyhow::Result;
 use bytesize::ByteSize;
-use hamlyn_tools::arguments::{Mode, Over, PerfArguments};
+use hamlyn_tools::arguments::{CurveArguments, Mode, Over, PerfArguments};
 use hamlyn_tools::perf;
 use hamlyn_tools::perf::baseline::{Channel, Patience};
 use hamlyn_tools::perf::curve;
@@ -54,7 +54,7 @@ pub fn measure(
             return Ok(Clock { raw_line, is_disturbed: false });
         }
     };
-    let curve = curve::Arguments {
+    let curve = CurveArguments {
         size: if arguments.quick {
             vec![ByteSize(8), ByteSize(64), ByteSize::mib(1)]
         } else {
@@ -62,7 +62,7 @@ pub fn measure(
         },
         count: arguments.quick.then_some(100),
         runs: 1,
-        ..curve::Arguments::default()
+        ..CurveArguments::default()
     };
     let bar = progress::steps(7 + compare::CHANNEL_STEPS + curve.steps(), "");
     let others = Others::begin(cores);

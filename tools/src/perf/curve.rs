@@ -3,10 +3,9 @@
 //! `rate`, with a tenth of its messages.
 
 use super::ends::Test;
-use super::pin::Cores;
 use super::row::{self, Row};
 use super::{measure, others};
-use crate::arguments::{Mode, Over, PerfArguments, size, two_cores};
+use crate::arguments::{CurveArguments, Mode, Over, PerfArguments};
 use crate::{output, progress};
 use anyhow::Result;
 use bytesize::ByteSize;
@@ -39,28 +38,8 @@ const BYTES: [u64; 2] = [1 << 28, 1 << 28];
 /// Most messages of it.
 const MESSAGES: [u64; 2] = [10_000, 500_000];
 
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct Arguments {
-    /// Only messages of this length [default: 17 lengths from 8 bytes to 1 MiB]
-    #[arg(long, value_name = "BYTES", value_parser = size)]
-    pub size: Vec<ByteSize>,
-    /// Messages (latency: round trips) of each run [default: by length, a tenth of a second]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-    /// Runs of each row, of which the median is taken
-    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub runs: u32,
-    /// The processors of the two ends [default: two that this process may use]
-    #[arg(long, value_name = "NEAR,FAR", value_parser = two_cores)]
-    pub cores: Option<Cores>,
-    /// Print one JSON object for each row instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// Measures and prints.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &CurveArguments) -> Result<()> {
     let bar = progress::steps(arguments.steps(), "");
     let rows = rows(
         arguments,
@@ -80,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     others::sentence(most).map_or(Ok(()), output::line)
 }
 
-impl Arguments {
+impl CurveArguments {
     fn sizes(&self) -> Vec<ByteSize> {
         match &self.size[..] {
             [] => SIZES.map(ByteSize).into(),
@@ -97,7 +76,7 @@ impl Arguments {
 /// Of each length the latency and the rate. Calls `step` before each, and `say` with messages for
 /// the user.
 pub fn rows(
-    arguments: &Arguments,
+    arguments: &CurveArguments,
     mut step: impl FnMut(String),
     mut say: impl FnMut(String),
 ) -> Result<Vec<[Row; 2]>> {

@@ -24,7 +24,7 @@ use super::pin::Cores;
 use super::placement::agree;
 use super::row::{Figure, Relation, Row};
 use super::{commonest_line, of_line, others, pin, ring_shape, row};
-use crate::arguments::two_cores;
+use crate::arguments::ProtocolsArguments;
 use crate::{output, progress};
 use anyhow::{Context, Result};
 use cells::{Cell, Measure};
@@ -33,28 +33,8 @@ use comfy_table::Table;
 /// Round trips of the raw line and of the least checked message, before and after each run.
 const LIMIT_ROUND_TRIPS: u64 = 6_400;
 
-#[derive(clap::Args, Clone, Debug)]
-pub struct Arguments {
-    /// Messages (latency: round trips) of each run [default: by row, some tenths of a second]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-    /// Runs of each row, of which the median is taken
-    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub runs: u32,
-    /// The processors of the two ends [default: two that this process may use]
-    #[arg(long, value_name = "NEAR,FAR", value_parser = two_cores)]
-    pub cores: Option<Cores>,
-    /// Only rows with this name or prefix, such as tagged or call-memory [default: all]
-    #[arg(long, value_name = "NAME")]
-    pub only: Vec<String>,
-    /// Print one JSON object for each row instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// Measures and prints.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &ProtocolsArguments) -> Result<()> {
     let cores = match arguments.cores {
         Some(cores) => cores,
         None => pin::two_cores()?,
@@ -85,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn measure(
     cells: &[Cell],
     cores: Cores,
-    arguments: &Arguments,
+    arguments: &ProtocolsArguments,
     mut step: impl FnMut(String),
     mut say: impl FnMut(String),
 ) -> Result<Vec<Row>> {

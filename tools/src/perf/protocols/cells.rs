@@ -1,9 +1,16 @@
 //! The measurements of `hamlyn perf protocols`: one cell for each row.
 
-use crate::perf::ends::SIZE_MAX;
+use crate::arguments::Mode;
+use crate::perf::ends::{self, SIZE_MAX};
+use crate::perf::row::Figure;
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use hamlyn::config::Config;
 use std::fmt;
+use std::time::Duration;
+
+/// An end that sends nothing for this long has hung.
+pub const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
 /// The interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,6 +282,27 @@ pub fn chosen(only: &[String]) -> Result<Vec<Cell>> {
         }
     }
     Ok(cells)
+}
+
+pub fn mode(cell: Cell) -> Mode {
+    match cell.protocol {
+        Protocol::Progress | Protocol::Adaptive => Mode::Adaptive,
+        _ => Mode::Polled,
+    }
+}
+
+/// Both ends poll, except if they are to be adaptive, or if two threads of one process share its processor.
+pub fn config(cell: Cell) -> Result<Config> {
+    ends::config(mode(cell), 0)
+}
+
+/// Of `count` messages in `seconds` seconds.
+pub fn of_stream(cell: Cell, count: u64, seconds: f64) -> Figure {
+    let messages_per_s = count as f64 / seconds;
+    match cell.measure {
+        Measure::Bandwidth => Figure::Bandwidth { bytes_per_s: messages_per_s * cell.size as f64 },
+        _ => Figure::Rate { messages_per_s },
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@
 //!   bytes:    near            <--- stream --->    far
 //! ```
 
-use super::cells::{Cell, Protocol};
-use super::ends::{LIMIT, config};
+use super::cells::{Cell, LIMIT, Protocol, config};
 use crate::perf::row::Figure;
 use crate::perf::stats::RoundTrips;
 use anyhow::{Result, ensure};

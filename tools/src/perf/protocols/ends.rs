@@ -1,22 +1,16 @@
 //! The two processes of a cell: each has a processor of its own and lives for one run, so that no
 //! run reuses the memory, and so the cache lines, of another.
 
-use super::cells::{Cell, Measure, Protocol};
+use super::cells::{Cell, Measure, Protocol, config};
 use super::{echo, lower, publish, receivers, revoke, stream, upper};
-use crate::arguments::{Mode, two_cores};
+use crate::arguments::two_cores;
 use crate::ending;
-use crate::perf::ends;
 use crate::perf::pin::{Cores, pin};
 use crate::perf::row::Figure;
 use anyhow::{Context, Result, bail};
-use hamlyn::config::Config;
 use hamlyn::control::Access;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
-
-/// An end that sends nothing for this long has hung.
-pub const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
 /// The arguments of the hidden subcommand for one end.
 #[derive(clap::Args, Clone, Debug)]
@@ -86,27 +80,6 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
         Receivers => receivers::far(cell, name, *count, ready),
         Publish => publish::far(cell, name, *count, ready),
         _ => upper::far(cell, name, *count, ready),
-    }
-}
-
-pub fn mode(cell: Cell) -> Mode {
-    match cell.protocol {
-        Protocol::Progress | Protocol::Adaptive => Mode::Adaptive,
-        _ => Mode::Polled,
-    }
-}
-
-/// Both ends poll, except if they are to be adaptive, or if two threads of one process share its processor.
-pub fn config(cell: Cell) -> Result<Config> {
-    ends::config(mode(cell), 0)
-}
-
-/// Of `count` messages in `seconds` seconds.
-pub fn of_stream(cell: Cell, count: u64, seconds: f64) -> Figure {
-    let messages_per_s = count as f64 / seconds;
-    match cell.measure {
-        Measure::Bandwidth => Figure::Bandwidth { bytes_per_s: messages_per_s * cell.size as f64 },
-        _ => Figure::Rate { messages_per_s },
     }
 }
 

@@ -7,8 +7,7 @@
 //!              places                         <---
 //! ```
 
-use super::cells::{Cell, Measure, PIECE, Protocol};
-use super::ends::{LIMIT, config};
+use super::cells::{Cell, LIMIT, Measure, PIECE, Protocol, config};
 use crate::perf::clock;
 use crate::perf::row::Figure;
 use crate::perf::stats::RoundTrips;

@@ -102,7 +102,7 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
         test: cell.measure.to_string(),
         protocol: cell.protocol.name().to_owned(),
         size: cell.size as u64,
-        mode: ends::mode(cell).to_string(),
+        mode: cells::mode(cell).to_string(),
         links: 0,
         figure: median.figure,
         relation: None,

@@ -7,8 +7,7 @@
 //!                              --- announced --->  received and released by each, untimed
 //! ```
 
-use super::cells::{Cell, Measure};
-use super::ends::{LIMIT, config};
+use super::cells::{Cell, LIMIT, Measure, config};
 use crate::perf::clock;
 use crate::perf::row::Figure;
 use crate::perf::stats::RoundTrips;

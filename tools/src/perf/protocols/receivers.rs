@@ -12,8 +12,7 @@
 //! sender's processor; with the single thread on either processor in turn, both sides of the
 //! comparison have as many of them in their own cache.
 
-use super::cells::Cell;
-use super::ends::{LIMIT, config};
+use super::cells::{Cell, LIMIT, config};
 use crate::arguments::Mode;
 use crate::perf::pin::Cores;
 use crate::perf::row::Figure;

@@ -11,8 +11,7 @@
 //! figure is also the longest time for which such a write had an effect. The second is the time
 //! until the holder knows.
 
-use super::cells::Cell;
-use super::ends::LIMIT;
+use super::cells::{Cell, LIMIT};
 use super::lower::{Own, linked, send};
 use crate::perf::clock;
 use crate::perf::row::Figure;

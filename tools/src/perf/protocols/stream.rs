@@ -8,8 +8,7 @@
 //! of the receiver's own; those in an aperture are read in pieces, so that all their bytes have
 //! come to the receiver's processor.
 
-use super::cells::{Cell, Measure, PIECE, Protocol};
-use super::ends::{LIMIT, config, of_stream};
+use super::cells::{Cell, LIMIT, Measure, PIECE, Protocol, config, of_stream};
 use crate::perf::clock;
 use crate::perf::row::Figure;
 use crate::perf::stats::RoundTrips;

@@ -13,8 +13,7 @@
 //!             resident bytes
 //! ```
 
-use super::cells::{Cell, Measure, OUTSTANDING, Protocol};
-use super::ends::{self, LIMIT, config, of_stream};
+use super::cells::{self, Cell, LIMIT, Measure, OUTSTANDING, Protocol, config, of_stream};
 use crate::ending;
 use crate::perf::row::Figure;
 use crate::perf::stats::{Percentiles, RoundTrips};
@@ -295,7 +294,7 @@ fn memory_far(cell: Cell, name: &str, ready: impl FnOnce()) -> Result<()> {
     };
     let server = Server::new(&manager, config)?;
     server.serve(&many(name), Access::SameUser)?;
-    ending::remove_name(&ends::config(cell)?, &many(name), Access::SameUser);
+    ending::remove_name(&cells::config(cell)?, &many(name), Access::SameUser);
     begin.reply(&[], LIMIT)?;
     let mut requests: Vec<Arrived> = Vec::with_capacity(OUTSTANDING as usize);
     for _ in 0..OUTSTANDING {

@@ -5,7 +5,6 @@ use super::actor::Orders;
 use super::by_hand::Guest;
 use super::host::{access, next_event};
 use super::protocols::{LIMIT, PATIENCE};
-use super::stranger::Order;
 use anyhow::{Context, Result, bail};
 use hamlyn::control::frame::{Frame, MemoryWord};
 use hamlyn::control::{Accept, RequestId};
@@ -175,8 +174,7 @@ fn lend_blocks(node: &mut Node, queue: QueueId, block: u32, calls: u32) -> Resul
     Ok([&ticket.to_bytes()[..], &block.to_le_bytes(), &calls.to_le_bytes()].concat())
 }
 
-pub fn attempt(rogue: Rogue, order: &Order) -> Result<String> {
-    let seed = &order.service;
+pub fn attempt(rogue: Rogue, seed: &str, socket: &Path) -> Result<String> {
     match rogue {
         Rogue::ForgedSeed => {
             let mut parts = Parts::of(seed)?;
@@ -206,8 +204,8 @@ pub fn attempt(rogue: Rogue, order: &Order) -> Result<String> {
             let mut member = group(seed, &[(7, u64::MAX)])?;
             member.is_sent_away()
         }
-        Rogue::Aperture => aperture(&order.socket, 0),
-        Rogue::BusyAperture => aperture(&order.socket, 8),
+        Rogue::Aperture => aperture(socket, 0),
+        Rogue::BusyAperture => aperture(socket, 8),
         Rogue::Serve(_) => bail!("this attempt is made elsewhere"),
     }
 }

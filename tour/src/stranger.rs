@@ -122,7 +122,7 @@ pub fn run(mut orders: Orders) -> Result<()> {
                 orders.answer(served)?;
             }
             Attempt::Rogue(rogue) => {
-                let saw = rogue::attempt(rogue, &order);
+                let saw = rogue::attempt(rogue, &order.service, &order.socket);
                 orders.answer(saw)?;
             }
             _ => orders.answer(attempt(&order))?,

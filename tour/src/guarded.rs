@@ -6,8 +6,8 @@
 
 use super::actor::Orders;
 use super::host::{access, manager, next_event};
-use super::protocols::{LIMIT, PATIENCE, PLACES, WRITE_BYTES, inverted, pattern};
 use super::rogue::FIRST_TAG;
+use super::tasks::{LIMIT, PATIENCE, PLACES, WRITE_BYTES, inverted, pattern};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::Accept;
 use hamlyn::node::{ApertureEvent, Event, Node};

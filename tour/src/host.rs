@@ -1,11 +1,10 @@
 //! The host: the end points that receive, one protocol at a time, and their results.
 
 use super::actor::Orders;
-use super::peer::{Lost, member_value};
-use super::protocols::{
-    APERTURE_BYTES, BARRIERS, CALLS, DATAGRAMS, LIMIT, LONG_BYTES, LONG_RECORDS, MEMBERS,
+use super::tasks::{
+    APERTURE_BYTES, BARRIERS, CALLS, DATAGRAMS, LIMIT, LONG_BYTES, LONG_RECORDS, Lost, MEMBERS,
     PART_BYTES, PATIENCE, PLACES, Place, Protocol, RECORDS, THREADS, Told, WORDS, WORDS_AT,
-    WRITE_BYTES, WRITES, inverted, pattern, record_bytes, word,
+    WRITE_BYTES, WRITES, inverted, member_value, pattern, record_bytes, word,
 };
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::{Accept, Access};

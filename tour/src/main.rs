@@ -30,6 +30,7 @@ mod rogue;
 mod sender;
 mod siege;
 mod stranger;
+mod tasks;
 mod terminal;
 
 use actor::{Actor, Orders, Role, Stage};
@@ -42,7 +43,6 @@ use hamlyn_tools::arguments::ForAll;
 use hamlyn_tools::perf::FarEndCommand;
 use hamlyn_tools::perf::row;
 use hamlyn_tools::progress;
-use protocols::Protocol;
 use report::{Finding, Section};
 use sender::{Beats, Sent};
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,7 @@ use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tasks::Protocol;
 use terminal::{heading, say};
 
 /// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure

@@ -2,10 +2,10 @@
 
 use super::actor::Orders;
 use super::host::next_event;
-use super::protocols::{
+use super::tasks::{
     APERTURE_BYTES, BARRIERS, CALLS, DATAGRAMS, HELPERS, LIMIT, LONG_BYTES, LONG_EVERY,
     LONG_RECORDS, PART_BYTES, PATIENCE, PLACES, Place, Protocol, RECORDS, THREADS, Told, WORDS,
-    WORDS_AT, WRITE_BYTES, WRITES, inverted, pattern, record_bytes, word,
+    WORDS_AT, WRITE_BYTES, WRITES, inverted, member_value, pattern, record_bytes, word,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hamlyn::Aperture;
@@ -26,18 +26,6 @@ pub enum Order {
     Show(Protocol, Place),
     /// Joins a group like other members, answers with its number, and is then killed.
     JoinAndStay(Place),
-}
-
-/// A member of a group that died.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
-    pub member: u32,
-    pub pid: u32,
-}
-
-/// A member's summand.
-pub fn member_value(member: u32) -> u64 {
-    1000 + u64::from(member)
 }
 
 pub fn run(mut orders: Orders) -> Result<()> {

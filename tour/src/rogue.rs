@@ -4,7 +4,7 @@
 use super::actor::Orders;
 use super::by_hand::Guest;
 use super::host::{access, next_event};
-use super::protocols::{LIMIT, PATIENCE};
+use super::tasks::{LIMIT, PATIENCE};
 use anyhow::{Context, Result, bail};
 use hamlyn::control::frame::{Frame, MemoryWord};
 use hamlyn::control::{Accept, RequestId};

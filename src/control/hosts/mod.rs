@@ -58,8 +58,7 @@ pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, Place};
 pub use near::{OnThisHost, Sought, WhenEnded};
-pub use refused::Refused;
-pub use told::{Happened, Note};
+pub use told::{Happened, Note, Refused};
 
 use super::identity::Identity;
 use super::machine::{HostPeer, RequestId};

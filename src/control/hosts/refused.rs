@@ -5,9 +5,9 @@
 
 use super::meeting::Meeting;
 use super::meeting::{MeetingError, Proved, refused};
-use super::{Answer, Happened, HostRow, HostsShared, HostsState, LeavingConnection, LeavingRest};
+use super::told::{Happened, Refused};
+use super::{Answer, HostRow, HostsShared, HostsState, LeavingConnection, LeavingRest};
 use crate::control::Reason;
-use crate::control::machine::Counters;
 use crate::control::shell::of_host;
 use crate::log::Kind;
 use crate::transport::path::Path;
@@ -15,50 +15,7 @@ use std::boxed::Box;
 use std::net::SocketAddr;
 use std::string::{String, ToString};
 
-/// The reason. Each has a counter, which [`Counters`] describes.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    Tls,
-    Unproved,
-    Secret,
-    Identity,
-    Version,
-    Frame,
-    Slow,
-    HalfOpen,
-    Links,
-    Service,
-    User,
-    Connections,
-    Greeting,
-    Application,
-    Exhausted,
-}
-
 impl Refused {
-    /// Counts it.
-    pub fn count(self, counters: &mut Counters) {
-        let counter = match self {
-            Self::Tls => &mut counters.hosts_refused_tls,
-            Self::Unproved => &mut counters.hosts_refused_unproved,
-            Self::Secret => &mut counters.hosts_refused_secret,
-            Self::Identity => &mut counters.hosts_refused_identity,
-            Self::Version => &mut counters.hosts_refused_version,
-            Self::Frame => &mut counters.hosts_refused_frame,
-            Self::Slow => &mut counters.hosts_refused_slow,
-            Self::HalfOpen => &mut counters.hosts_refused_half_open,
-            Self::Links => &mut counters.hosts_refused_links,
-            Self::Service => &mut counters.hosts_refused_service,
-            Self::User => &mut counters.hosts_refused_user,
-            Self::Connections => &mut counters.hosts_refused_connections,
-            Self::Greeting => &mut counters.hosts_refused_greeting,
-            Self::Application => &mut counters.hosts_refused_application,
-            Self::Exhausted => &mut counters.hosts_refused_exhausted,
-        };
-        *counter += 1;
-    }
-
     fn of_error(error: &MeetingError) -> Self {
         match error {
             MeetingError::Tls(_) => Self::Tls,

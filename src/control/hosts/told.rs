@@ -13,7 +13,50 @@ use std::boxed::Box;
 use std::string::{String, ToString};
 use std::sync::Arc;
 
-use super::refused::Refused;
+/// The reason for refusing a host. Each has a counter, which [`Counters`] describes.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    Tls,
+    Unproved,
+    Secret,
+    Identity,
+    Version,
+    Frame,
+    Slow,
+    HalfOpen,
+    Links,
+    Service,
+    User,
+    Connections,
+    Greeting,
+    Application,
+    Exhausted,
+}
+
+impl Refused {
+    /// Counts it.
+    pub fn count(self, counters: &mut Counters) {
+        let counter = match self {
+            Self::Tls => &mut counters.hosts_refused_tls,
+            Self::Unproved => &mut counters.hosts_refused_unproved,
+            Self::Secret => &mut counters.hosts_refused_secret,
+            Self::Identity => &mut counters.hosts_refused_identity,
+            Self::Version => &mut counters.hosts_refused_version,
+            Self::Frame => &mut counters.hosts_refused_frame,
+            Self::Slow => &mut counters.hosts_refused_slow,
+            Self::HalfOpen => &mut counters.hosts_refused_half_open,
+            Self::Links => &mut counters.hosts_refused_links,
+            Self::Service => &mut counters.hosts_refused_service,
+            Self::User => &mut counters.hosts_refused_user,
+            Self::Connections => &mut counters.hosts_refused_connections,
+            Self::Greeting => &mut counters.hosts_refused_greeting,
+            Self::Application => &mut counters.hosts_refused_application,
+            Self::Exhausted => &mut counters.hosts_refused_exhausted,
+        };
+        *counter += 1;
+    }
+}
 
 /// An event. Each has a counter, except a failed attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

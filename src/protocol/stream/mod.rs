@@ -35,7 +35,6 @@
 
 mod far_offer;
 mod grants;
-mod guard;
 mod held;
 mod intake;
 mod loan;
@@ -45,11 +44,10 @@ mod sender;
 mod state;
 
 pub(super) use far_offer::FarOffer;
-pub use guard::RecordGuard;
 pub use loan::RecordLoan;
 #[cfg(feature = "unstable-internals")]
 pub use loan::RecordLoanApart;
-pub use receiver::StreamReceiver;
+pub use receiver::{RecordGuard, StreamReceiver};
 pub use sender::StreamSender;
 
 use super::manager::Protocol;

@@ -20,7 +20,8 @@ struct Shared {
 }
 
 fn primes(from: u64, to: u64) -> u64 {
-    let is_prime = |n: &u64| *n > 1 && (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let is_prime =
+        |n: &u64| *n > 1 && (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (from..to).filter(is_prime).count() as u64
 }
 

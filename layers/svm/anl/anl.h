@@ -8,41 +8,55 @@
  * memory is what G_MALLOC gives; its pages' homes go round. Stores are plain: the protocol is HLRC, or with
  * SVM_PROTOCOL=hlrc-au in the environment HLRC-AU; AURC needs the stores of svm.h.
  *
+ * Of a program's files, .H is copied to .h. Where one uses m4's own words (radiosity: include(radiosity.h)), m4 comes
+ * first, without macros: m4 program.C >program.c. <stdlib.h> is not included: old programs declare its functions
+ * themselves, as they remember them.
+ *
+ * A program's race stays one: a loop that waits for another's plain store, without a lock, never sees it.
+ *
  * An error ends the process with a sentence and status 70, and with it the others.
  */
 #ifndef ANL_H
 #define ANL_H
 
 #include <stddef.h>
-#include <stdlib.h>
-#include <sys/time.h>
 
 #ifdef __cplusplus
 extern "C" {
+#else
+/* What old programs call undeclared, and does not return int (gcc knows malloc). */
+double atof(const char *text);
+double drand48(void);
 #endif
 
-/* Of shared memory, where MAIN_INITENV names no number of bytes: ANL_BYTES in the environment, or 1 GiB. */
+/* Of shared memory: the bytes that MAIN_INITENV names, and at least ANL_BYTES of the environment, or 256 MiB. */
 void anl_begin(size_t bytes);
 void anl_create(void (*run)(void));
 void anl_wait_for_end(void);
-void anl_end(void);
+void anl_exit(void);
 void *anl_malloc(size_t bytes);
-/* Numbers of locks, barriers and conditions: before CREATE, or of one process. */
-int anl_number(void);
+/* Of locks and of barriers. */
+int anl_lock_number(void);
+int anl_barrier_number(void);
 void anl_lock(int number);
 void anl_unlock(int number);
 void anl_barrier(int number, int count);
 /* The next of 0 to max, or, when all `count` processes have come for more, -1 for all. */
 struct anl_subscript {
-    int number, next;
+    int lock, barrier, next;
 };
 int anl_subscript(struct anl_subscript *subscript, int max, int count);
 struct anl_pause {
-    int number, is_set;
+    int lock, is_set;
 };
 /* Sets it to is_set; or waits until it is is_set. */
 void anl_pause_set(struct anl_pause *pause, int is_set);
 void anl_pause_wait(struct anl_pause *pause, int is_set);
+/* The lock with which a process has waited, and 1; else 0. Spurious wake-ups. */
+void anl_condition_wait(int *condition, int lock);
+void anl_condition_wake(const int *condition);
+/* Microseconds. */
+unsigned long anl_clock(void);
 
 #ifdef __cplusplus
 }
@@ -55,10 +69,7 @@ void anl_pause_wait(struct anl_pause *pause, int is_set);
 #define MAIN_INITENV(...) anl_begin((size_t)(ANL_SECOND(__VA_ARGS__, 0, 0)));
 #define ANL_SECOND(first, second, ...) second
 #define MAIN_END \
-    { \
-        anl_end(); \
-        exit(0); \
-    }
+    { anl_exit(); }
 
 /* (run): a process more; (run, n): processes until there are n, of which the caller is one. */
 #define CREATE(...) ANL_CREATE(__VA_ARGS__, 0, 0)
@@ -70,16 +81,22 @@ void anl_pause_wait(struct anl_pause *pause, int is_set);
     }
 #define WAIT_FOR_END(count) anl_wait_for_end();
 
-#define G_MALLOC(bytes, ...) anl_malloc(bytes)
-#define G2_MALLOC(bytes, ...) anl_malloc(bytes)
-#define NU_MALLOC(bytes, ...) anl_malloc(bytes)
-#define NU_MALLOC2(bytes, ...) anl_malloc(bytes)
-#define G_FREE(at) ((void)(at))
-#define NU_FREE(at, ...) ((void)(at))
-#define GLOBAL_FREE(at, ...) ((void)(at))
+/* The macros' dialects give the semicolon; _F is for expressions. */
+#define G_MALLOC(bytes, ...) anl_malloc(bytes);
+#define G2_MALLOC(bytes, ...) anl_malloc(bytes);
+#define NU_MALLOC(bytes, ...) anl_malloc(bytes);
+#define NU_MALLOC2(bytes, ...) anl_malloc(bytes);
+#define G_MALLOC_F(bytes, ...) anl_malloc(bytes)
+#define NU_MALLOC_F(bytes, ...) anl_malloc(bytes)
+#define G_FREE(at, ...) ((void)(at));
+#define NU_FREE(at, ...) ((void)(at));
+#define GLOBAL_FREE(at, ...) ((void)(at));
+#ifndef PAGE_SIZE
+#define PAGE_SIZE 4096
+#endif
 
 #define LOCKDEC(name) int name;
-#define LOCKINIT(name) ((name) = anl_number());
+#define LOCKINIT(name) ((name) = anl_lock_number());
 #define LOCK(name) anl_lock(name);
 #define UNLOCK(name) anl_unlock(name);
 #define NLOCKDEC(name) LOCKDEC(name)
@@ -89,7 +106,7 @@ void anl_pause_wait(struct anl_pause *pause, int is_set);
 #define ALOCKDEC(name, count) int name[count];
 #define ALOCKINIT(name, count) \
     { \
-        for (int anl_at_ = 0; anl_at_ < (count); anl_at_++) (name)[anl_at_] = anl_number(); \
+        for (int anl_at_ = 0; anl_at_ < (count); anl_at_++) (name)[anl_at_] = anl_lock_number(); \
     }
 #define ALOCK(name, at) anl_lock((name)[at]);
 #define AUNLOCK(name, at) anl_unlock((name)[at]);
@@ -97,15 +114,18 @@ void anl_pause_wait(struct anl_pause *pause, int is_set);
 #define AGETL(name, at) ((name)[at])
 
 #define BARDEC(name) int name;
-#define BARINIT(name, ...) ((name) = anl_number());
+#define BARINIT(name, ...) ((name) = anl_barrier_number());
 #define BARRIER(name, count) anl_barrier(name, count);
 
 #define GSDEC(name) struct anl_subscript name;
-#define GSINIT(name) ((name).number = anl_number(), (name).next = 0);
+#define GSINIT(name) ((name).lock = anl_lock_number(), (name).barrier = anl_barrier_number(), (name).next = 0);
 #define GETSUB(name, to, max, count) ((to) = anl_subscript(&(name), max, count));
+#define NU_GSDEC(name) GSDEC(name)
+#define NU_GSINIT(name) GSINIT(name)
+#define NU_GETSUB(name, to, max, count) GETSUB(name, to, max, count)
 
 #define PAUSEDEC(name) struct anl_pause name;
-#define PAUSEINIT(name) ((name).number = anl_number(), (name).is_set = 0);
+#define PAUSEINIT(name) ((name).lock = anl_lock_number(), (name).is_set = 0);
 #define SETPAUSE(name) anl_pause_set(&(name), 1);
 #define CLEARPAUSE(name) anl_pause_set(&(name), 0);
 #define WAITPAUSE(name) anl_pause_wait(&(name), 1);
@@ -124,18 +144,38 @@ void anl_pause_wait(struct anl_pause *pause, int is_set);
 #define EVENTCLEAR(name) CLEARPAUSE(name)
 #define EVENTWAIT(name) WAITPAUSE(name)
 
-/* Microseconds. */
-#define CLOCK(to) \
-    { \
-        struct timeval anl_time_; \
-        gettimeofday(&anl_time_, NULL); \
-        (to) = (unsigned long)anl_time_.tv_sec * 1000000ul + (unsigned long)anl_time_.tv_usec; \
-    }
+
+/* Splash-3's. */
+#define CONDVARDEC(name) int name;
+#define CONDVARINIT(name) ((name) = 0);
+#define CONDVARWAIT(name, lock) anl_condition_wait(&(name), lock);
+#define CONDVARSIGNAL(name) anl_condition_wake(&(name));
+#define CONDVARBCAST(name) anl_condition_wake(&(name));
+#define RELEASE_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE);
+#define ACQUIRE_FENCE() __atomic_thread_fence(__ATOMIC_ACQUIRE);
+#define FULL_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#define SPLASH3_ROI_BEGIN()
+#define SPLASH3_ROI_END()
+
+#define CLOCK(to) ((to) = anl_clock());
 #define AUG_ON
 #define AUG_OFF
 #define TRACE_ON
 #define TRACE_OFF
 #define REF_TRACE_ON
 #define REF_TRACE_OFF
+#define DYN_TRACE_ON
+#define DYN_TRACE_OFF
+#define DYN_REF_TRACE_ON
+#define DYN_REF_TRACE_OFF
+#define DYN_SIM_ON
+#define DYN_SIM_OFF
+#define DYN_SCHED_ON
+#define DYN_SCHED_OFF
+#define AUG_SET_LOLIMIT(...)
+#define AUG_SET_HILIMIT(...)
+#define ST_LOG(...)
+#define SET_HOME(...)
+#define THREAD_INIT_FREE(...)
 
 #endif

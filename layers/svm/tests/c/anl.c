@@ -17,7 +17,10 @@ struct global {
     ALOCKDEC(cell_locks, 16)
     GSDEC(items)
     PAUSEDEC(ready)
-    int next_id, told, by_parent;
+    LOCKDEC(queue_lock)
+    CONDVARDEC(queued)
+    ALOCKDEC(many_locks, 5000)
+    int queue_length, next_id, told, by_parent;
     long cells[16], of_process[64], taken[ITEMS];
     double *late;
 };
@@ -43,6 +46,10 @@ static void work(void) {
             GETSUB(global->items, item, ITEMS - 1, processes)
             if (item < 0) break;
             global->taken[item]++;
+            ALOCK(global->many_locks, item)
+            ALOCK(global->many_locks, item + 4096)
+            AULOCK(global->many_locks, item + 4096)
+            AULOCK(global->many_locks, item)
             ALOCK(global->cell_locks, item % 16)
             global->cells[item % 16] += item;
             AULOCK(global->cell_locks, item % 16)
@@ -58,9 +65,19 @@ static void work(void) {
         global->late[99] = 0.5;
         global->told = 1;
         SETPAUSE(global->ready)
+        for (int other = 1; other < processes; other++) {
+            LOCK(global->queue_lock)
+            global->queue_length++;
+            CONDVARSIGNAL(global->queued)
+            UNLOCK(global->queue_lock)
+        }
     } else {
         WAITPAUSE(global->ready)
         if (global->told != 1 || global->late[99] != 0.5) fail("what was stored before SETPAUSE");
+        LOCK(global->queue_lock)
+        while (global->queue_length == 0) CONDVARWAIT(global->queued, global->queue_lock)
+        global->queue_length--;
+        UNLOCK(global->queue_lock)
     }
 }
 
@@ -69,12 +86,18 @@ int main(int argc, char **argv) {
     processes = argc > 1 ? atoi(argv[1]) : 2;
     MAIN_INITENV(,64 << 20)
     CLOCK(start)
-    global = (struct global *)G_MALLOC(sizeof(struct global));
+    /* The macro brings its semicolon: SPLASH-2's radix and lu give none. */
+    global = (struct global *)G_MALLOC(sizeof(struct global))
     LOCKINIT(global->id_lock)
     BARINIT(global->meet)
     ALOCKINIT(global->cell_locks, 16)
     GSINIT(global->items)
     PAUSEINIT(global->ready)
+    LOCKINIT(global->queue_lock)
+    CONDVARINIT(global->queued)
+    /* More than there are: the last share the numbers of the first. */
+    ALOCKINIT(global->many_locks, 5000)
+    if ((size_t)global % PAGE_SIZE != (unsigned)(size_t)global % PAGE_SIZE || (size_t)global >> 31) fail("an address");
     global->by_parent = 7;
     private_number = 42;
     for (int i = 1; i < processes; i++) CREATE(work)

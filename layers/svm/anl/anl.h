@@ -12,7 +12,9 @@
  * first, without macros: m4 program.C >program.c. <stdlib.h> is not included: old programs declare its functions
  * themselves, as they remember them.
  *
- * A program's race stays one: a loop that waits for another's plain store, without a lock, never sees it.
+ * A program's race stays one: a loop that waits for another's plain store, without a lock, never sees it (SPLASH-2's
+ * barnes, cholesky and radiosity with more than one process; Splash-3 mended the first two). A global variable that
+ * is set after CREATE is its process's own (fmm: Grid).
  *
  * An error ends the process with a sentence and status 70, and with it the others.
  */
@@ -27,6 +29,8 @@ extern "C" {
 /* What old programs call undeclared, and does not return int (gcc knows malloc). */
 double atof(const char *text);
 double drand48(void);
+char *gets(char *to);
+char *getenv(const char *name);
 #endif
 
 /* Of shared memory: the bytes that MAIN_INITENV names, and at least ANL_BYTES of the environment, or 256 MiB. */

@@ -12,9 +12,9 @@
  * first, without macros: m4 program.C >program.c. <stdlib.h> is not included: old programs declare its functions
  * themselves, as they remember them.
  *
- * A program's race stays one: a loop that waits for another's plain store, without a lock, never sees it (SPLASH-2's
- * barnes, cholesky and radiosity with more than one process; Splash-3 mended the first two). A global variable that
- * is set after CREATE is its process's own (fmm: Grid).
+ * A program's race stays one: a loop that waits for another's plain store, without a lock, may never see it. SPLASH-2's
+ * barnes, cholesky and radiosity have such loops, and hang with more than one process; Splash-3's barnes and cholesky
+ * end. A global variable that is set after CREATE is its process's own (fmm: Grid).
  *
  * An error ends the process with a sentence and status 70, and with it the others.
  */

@@ -1,4 +1,4 @@
-//! What two looks at a process say about slow or refused connections, in sentences.
+//! Findings about slow or refused connections, from two looks at a process, in sentences.
 
 use crate::figures::{Figures, Link, is_stopped};
 use crate::words::{duration, most, several};
@@ -148,7 +148,7 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
     if now.number("waits") == 0 && is_still && now.number("links") > 0 {
         sentences.push(
             "Its program has taken nothing out of the rings for a second and does not wait in a \
-             call: it makes none, or is at what it took before. What comes stays in the rings, and \
+             call: it makes none, or is at what it took before. Messages stay in the rings, and \
              who sends waits when they are full. A progress thread (start_progress) would take it."
                 .into(),
         );

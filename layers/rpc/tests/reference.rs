@@ -100,7 +100,7 @@ fn write_auth(line: &mut String, auth: &Auth<'_>) {
     auth.body.iter().for_each(|byte| write!(line, "{byte:02x}").unwrap());
 }
 
-/// As reference.c writes it. What is written after it is an error's, too.
+/// As reference.c writes it. Lines behind it are an error's, too.
 fn read(kind: u8, from: &mut Decoder<'_>, line: &mut String) -> Result<(), Malformed> {
     match kind {
         b'c' => {

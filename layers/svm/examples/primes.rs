@@ -11,7 +11,7 @@ const NUMBERS: u64 = 100_000;
 const PART: u64 = 1000;
 const LOCK: u32 = 0;
 
-/// What the processes share.
+/// The memory that the processes share.
 #[repr(C)]
 struct Shared {
     next: u64,

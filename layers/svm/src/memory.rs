@@ -521,7 +521,7 @@ impl Memory {
         Ok(left)
     }
 
-    /// Takes a page away, and its frame and its memory. What was written in it has been taken.
+    /// Takes a page away, and its frame and its memory. Its written bytes have been taken.
     pub fn evict(&mut self, page: u32) -> io::Result<()> {
         self.leave(page..page + 1)?;
         let at = page as usize;

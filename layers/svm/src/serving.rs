@@ -9,7 +9,7 @@
 //! Never: the thread waits for a client; a client's garbage has another effect than a counter.
 
 use crate::inbox::{BYE, Inbox, MESSAGE_BYTES_MAX, Messages, PIECE, split};
-use crate::machine::wire::{ToClient, ToServer};
+use crate::machine::wire::{Notice, ToClient, ToServer};
 use crate::machine::{Host, Server, Shape};
 use crate::memory::{APPLIED, PAGE, Shared};
 use hamlyn::node::{Event, Node};
@@ -30,6 +30,9 @@ const VERSION: u32 = 1;
 const ROOM: Duration = Duration::from_millis(1);
 /// How long the last answers may take to leave.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// Bytes of answers that may wait for one client, beside a whole log: a client that keeps the protocol has one
+/// question at a time, and so one answer.
+const WAITING_BYTES: usize = 1 << 20;
 
 /// A client's greeting.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -77,8 +80,9 @@ struct Client {
     ticket: Ticket,
     /// Bytes of one packet of the link.
     piece: usize,
-    /// Pieces that found no room.
+    /// Pieces that found no room, and their bytes.
     waiting: VecDeque<(Vec<u8>, u32)>,
+    waiting_bytes: usize,
 }
 
 /// The server's side of everything but the protocol.
@@ -198,7 +202,8 @@ impl Place {
         };
         let ticket = ticket.with_flags(Flags::WAKE | Flags::IN_ORDER);
         let (link, request, waiting) = (LinkId::SELF, Some(id), VecDeque::new());
-        Ok((rank, Client { link, request, inbox, ticket, piece: PIECE, waiting }, welcome))
+        let (piece, waiting_bytes) = (PIECE, 0);
+        Ok((rank, Client { link, request, inbox, ticket, piece, waiting, waiting_bytes }, welcome))
     }
 
     fn rank_of(&self, link: LinkId) -> Option<usize> {
@@ -247,8 +252,9 @@ impl Place {
                         is_empty = false;
                         break;
                     }
-                    _ => client.waiting.pop_front(),
-                };
+                    _ => client.waiting_bytes -= piece.len(),
+                }
+                client.waiting.pop_front();
             }
         }
         is_empty
@@ -262,7 +268,12 @@ pub fn piece_of(node: &Node, link: LinkId) -> usize {
 
 impl Host for Place {
     fn send(&mut self, to: usize, message: &ToClient<'_>) {
+        let most = WAITING_BYTES + self.shape.log_max * size_of::<Notice>();
         let Some(client) = &mut self.clients[to] else { return };
+        if client.waiting_bytes > most {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let (head, body) = message.parts();
         let node = &mut self.node;
         let _ = split(&head, body, client.piece, |slices, word| {
@@ -273,7 +284,9 @@ impl Host for Place {
                     sent => return sent,
                 }
             }
-            client.waiting.push_back((slices.concat(), word));
+            let piece = slices.concat();
+            client.waiting_bytes += piece.len();
+            client.waiting.push_back((piece, word));
             Ok(())
         });
     }
@@ -481,6 +494,31 @@ mod tests {
         thread.join().unwrap();
         let refused = refused.load(Ordering::Relaxed);
         assert!(refused > wrong / 2, "{refused} of {wrong} messages were refused");
+    }
+
+    #[test]
+    fn answers_that_a_client_does_not_take_are_bounded_and_others_are_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_memory, thread, refused) = served(dir.path(), 0x5c00_0000_0000);
+        let (mut own, mut hostile) = (Raw::new(dir.path(), 0), Raw::new(dir.path(), 1));
+        own.send(&ToServer::Home { page: 0, count: 1, wanted: 0 });
+        own.until(32);
+        let message = ToServer::Fetch { page: 0, needs: &[] };
+        let (head, body) = message.parts();
+        let began = Instant::now();
+        while refused.load(Ordering::Relaxed) < 1000 {
+            assert!(began.elapsed() < Duration::from_secs(60), "all answers wait");
+            let envelope = Envelope::new(&hostile.messages).word(1).over(hostile.link);
+            // It takes no turn, and so no answer.
+            if hostile.node.try_send_gathered(&envelope, &[&head, body]).is_err() {
+                std::thread::yield_now();
+            }
+        }
+        own.send(&ToServer::Fetch { page: 0, needs: &[] });
+        own.until(33);
+        drop(hostile);
+        own.send_raw(&[0], FAREWELL_WORD);
+        thread.join().unwrap();
     }
 
     #[test]

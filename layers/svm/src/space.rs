@@ -40,7 +40,7 @@ pub enum Protocol {
     Aurc,
 }
 
-/// What this process has done since it joined; the header names them.
+/// Counts of this process since it joined; the header names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[allow(missing_docs)]

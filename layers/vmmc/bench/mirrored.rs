@@ -147,8 +147,8 @@ fn by_tcp(bytes: usize, pages: usize, whole: bool) -> Outcome {
     std::thread::spawn(move || keep(from, vec![0; bytes]));
     let area = Area::new(bytes, None)?;
     // SAFETY: it is never unmapped.
-    let mut tracked = unsafe { Tracked::new(area.0, bytes, Tracking::Kernel) }
-        .or_else(|_| unsafe { Tracked::new(area.0, bytes, Tracking::Compare) })?;
+    let track = |how| unsafe { Tracked::new(area.0, bytes, how) };
+    let mut tracked = track(Tracking::Kernel).or_else(|_| track(Tracking::Compare))?;
     let what = if whole { "area by TCP" } else { "pages by TCP" };
     row(what, area, pages, |_| {
         if whole {

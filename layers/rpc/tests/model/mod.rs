@@ -1,4 +1,4 @@
-//! What holds for any bytes; for `tests/reference.rs` and a fuzz target.
+//! Properties of any bytes; for `tests/reference.rs` and a fuzz target.
 
 use hamlyn_rpc::{Call, Decoder, Encoder, Reply};
 

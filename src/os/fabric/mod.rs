@@ -23,7 +23,6 @@ pub mod library;
 pub mod memory;
 mod object;
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code)]
-#[rustfmt::skip]
 mod sys;
 
 // Where `sys` was made, a word has 64 bits, too.

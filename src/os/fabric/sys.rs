@@ -1,6 +1,7 @@
 //! libfabric 1.17, made from its headers by scripts/fabric.sh: not to be changed by hand.
 
-
+use core::ffi::{c_char, c_int, c_uint, c_void};
+pub type Uncalled = Option<unsafe extern "C" fn()>;
 
 pub const FI_EAGAIN: u32 = 11;
 pub const FI_MSG: u32 = 2;
@@ -18,15 +19,10 @@ pub const FI_REMOTE_COMM: u64 = 4503599627370496;
 pub const FI_NUMERICHOST: u64 = 36028797018963968;
 pub const FI_SOURCE: u64 = 144115188075855872;
 pub const FI_MR_LOCAL: u32 = 4;
-pub const FI_MR_RAW: u32 = 8;
 pub const FI_MR_VIRT_ADDR: u32 = 16;
 pub const FI_MR_ALLOCATED: u32 = 32;
 pub const FI_MR_PROV_KEY: u32 = 64;
-pub const FI_MR_MMU_NOTIFY: u32 = 128;
-pub const FI_MR_RMA_EVENT: u32 = 256;
 pub const FI_MR_ENDPOINT: u32 = 512;
-pub const FI_MR_HMEM: u32 = 1024;
-pub const FI_MR_COLLECTIVE: u32 = 2048;
 pub const FI_ORDER_SAS: u32 = 256;
 pub const FI_CONTEXT: u64 = 576460752303423488;
 pub const FI_RX_CQ_DATA: u64 = 72057594037927936;
@@ -34,70 +30,27 @@ pub const FI_CONTEXT2: u64 = 4503599627370496;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct iovec {
-    pub iov_base: *mut ::core::ffi::c_void,
+    pub iov_base: *mut c_void,
     pub iov_len: usize,
 }
-pub const FI_EOTHER: _bindgen_ty_1 = 256;
-pub const FI_ETOOSMALL: _bindgen_ty_1 = 257;
-pub const FI_EOPBADSTATE: _bindgen_ty_1 = 258;
 pub const FI_EAVAIL: _bindgen_ty_1 = 259;
-pub const FI_EBADFLAGS: _bindgen_ty_1 = 260;
-pub const FI_ENOEQ: _bindgen_ty_1 = 261;
-pub const FI_EDOMAIN: _bindgen_ty_1 = 262;
-pub const FI_ENOCQ: _bindgen_ty_1 = 263;
-pub const FI_ECRC: _bindgen_ty_1 = 264;
 pub const FI_ETRUNC: _bindgen_ty_1 = 265;
-pub const FI_ENOKEY: _bindgen_ty_1 = 266;
-pub const FI_ENOAV: _bindgen_ty_1 = 267;
-pub const FI_EOVERRUN: _bindgen_ty_1 = 268;
-pub const FI_ENORX: _bindgen_ty_1 = 269;
-pub const FI_ERRNO_MAX: _bindgen_ty_1 = 270;
-pub type _bindgen_ty_1 = ::core::ffi::c_uint;
+pub type _bindgen_ty_1 = c_uint;
 pub type fid_t = *mut fid;
-pub const FI_FORMAT_UNSPEC: _bindgen_ty_3 = 0;
 pub const FI_SOCKADDR: _bindgen_ty_3 = 1;
 pub const FI_SOCKADDR_IN: _bindgen_ty_3 = 2;
 pub const FI_SOCKADDR_IN6: _bindgen_ty_3 = 3;
-pub const FI_SOCKADDR_IB: _bindgen_ty_3 = 4;
-pub const FI_ADDR_PSMX: _bindgen_ty_3 = 5;
-pub const FI_ADDR_GNI: _bindgen_ty_3 = 6;
-pub const FI_ADDR_BGQ: _bindgen_ty_3 = 7;
-pub const FI_ADDR_MLX: _bindgen_ty_3 = 8;
-pub const FI_ADDR_STR: _bindgen_ty_3 = 9;
-pub const FI_ADDR_PSMX2: _bindgen_ty_3 = 10;
-pub const FI_ADDR_IB_UD: _bindgen_ty_3 = 11;
-pub const FI_ADDR_EFA: _bindgen_ty_3 = 12;
-pub const FI_ADDR_PSMX3: _bindgen_ty_3 = 13;
-pub const FI_ADDR_OPX: _bindgen_ty_3 = 14;
-pub const FI_ADDR_CXI: _bindgen_ty_3 = 15;
-pub type _bindgen_ty_3 = ::core::ffi::c_uint;
+pub type _bindgen_ty_3 = c_uint;
 pub type fi_addr_t = u64;
-pub const FI_AV_UNSPEC: fi_av_type = 0;
-pub const FI_AV_MAP: fi_av_type = 1;
 pub const FI_AV_TABLE: fi_av_type = 2;
-pub type fi_av_type = ::core::ffi::c_uint;
-pub const FI_PROGRESS_UNSPEC: fi_progress = 0;
-pub const FI_PROGRESS_AUTO: fi_progress = 1;
-pub const FI_PROGRESS_MANUAL: fi_progress = 2;
-pub type fi_progress = ::core::ffi::c_uint;
-pub const FI_THREAD_UNSPEC: fi_threading = 0;
-pub const FI_THREAD_SAFE: fi_threading = 1;
-pub const FI_THREAD_FID: fi_threading = 2;
+pub type fi_av_type = c_uint;
+pub type fi_progress = c_uint;
 pub const FI_THREAD_DOMAIN: fi_threading = 3;
-pub const FI_THREAD_COMPLETION: fi_threading = 4;
-pub const FI_THREAD_ENDPOINT: fi_threading = 5;
-pub type fi_threading = ::core::ffi::c_uint;
-pub const FI_RM_UNSPEC: fi_resource_mgmt = 0;
-pub const FI_RM_DISABLED: fi_resource_mgmt = 1;
+pub type fi_threading = c_uint;
 pub const FI_RM_ENABLED: fi_resource_mgmt = 2;
-pub type fi_resource_mgmt = ::core::ffi::c_uint;
-pub const FI_EP_UNSPEC: fi_ep_type = 0;
-pub const FI_EP_MSG: fi_ep_type = 1;
-pub const FI_EP_DGRAM: fi_ep_type = 2;
+pub type fi_resource_mgmt = c_uint;
 pub const FI_EP_RDM: fi_ep_type = 3;
-pub const FI_EP_SOCK_STREAM: fi_ep_type = 4;
-pub const FI_EP_SOCK_DGRAM: fi_ep_type = 5;
-pub type fi_ep_type = ::core::ffi::c_uint;
+pub type fi_ep_type = c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_tx_attr {
@@ -145,13 +98,13 @@ pub struct fi_ep_attr {
 #[derive(Debug, Copy, Clone)]
 pub struct fi_domain_attr {
     pub domain: *mut fid_domain,
-    pub name: *mut ::core::ffi::c_char,
+    pub name: *mut c_char,
     pub threading: fi_threading,
     pub control_progress: fi_progress,
     pub data_progress: fi_progress,
     pub resource_mgmt: fi_resource_mgmt,
     pub av_type: fi_av_type,
-    pub mr_mode: ::core::ffi::c_int,
+    pub mr_mode: c_int,
     pub mr_key_size: usize,
     pub cq_data_size: usize,
     pub cq_cnt: usize,
@@ -176,8 +129,8 @@ pub struct fi_domain_attr {
 #[derive(Debug, Copy, Clone)]
 pub struct fi_fabric_attr {
     pub fabric: *mut fid_fabric,
-    pub name: *mut ::core::ffi::c_char,
-    pub prov_name: *mut ::core::ffi::c_char,
+    pub name: *mut c_char,
+    pub prov_name: *mut c_char,
     pub prov_version: u32,
     pub api_version: u32,
 }
@@ -190,8 +143,8 @@ pub struct fi_info {
     pub addr_format: u32,
     pub src_addrlen: usize,
     pub dest_addrlen: usize,
-    pub src_addr: *mut ::core::ffi::c_void,
-    pub dest_addr: *mut ::core::ffi::c_void,
+    pub src_addr: *mut c_void,
+    pub dest_addr: *mut c_void,
     pub handle: fid_t,
     pub tx_attr: *mut fi_tx_attr,
     pub rx_attr: *mut fi_rx_attr,
@@ -204,101 +157,40 @@ pub struct fi_info {
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops {
     pub size: usize,
-    pub close: ::core::option::Option<unsafe extern "C" fn(fid: *mut fid) -> ::core::ffi::c_int>,
-    pub bind: ::core::option::Option<
-        unsafe extern "C" fn(fid: *mut fid, bfid: *mut fid, flags: u64) -> ::core::ffi::c_int,
-    >,
-    pub control: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            command: ::core::ffi::c_int,
-            arg: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub ops_open: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            name: *const ::core::ffi::c_char,
-            flags: u64,
-            ops: *mut *mut ::core::ffi::c_void,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub tostr: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: *const fid,
-            buf: *mut ::core::ffi::c_char,
-            len: usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub ops_set: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            name: *const ::core::ffi::c_char,
-            flags: u64,
-            ops: *mut ::core::ffi::c_void,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub close: Option<unsafe extern "C" fn(fid: *mut fid) -> c_int>,
+    pub bind: Option<unsafe extern "C" fn(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int>,
+    pub control:
+        Option<unsafe extern "C" fn(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int>,
+    pub ops_open: Uncalled,
+    pub tostr: Uncalled,
+    pub ops_set: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid {
     pub fclass: usize,
-    pub context: *mut ::core::ffi::c_void,
+    pub context: *mut c_void,
     pub ops: *mut fi_ops,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_fabric {
     pub size: usize,
-    pub domain: ::core::option::Option<
+    pub domain: Option<
         unsafe extern "C" fn(
             fabric: *mut fid_fabric,
             info: *mut fi_info,
             dom: *mut *mut fid_domain,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
+            context: *mut c_void,
+        ) -> c_int,
     >,
-    pub passive_ep: ::core::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            info: *mut fi_info,
-            pep: *mut *mut fid_pep,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
+    pub passive_ep: Uncalled,
+    pub eq_open: Uncalled,
+    pub wait_open: Uncalled,
+    pub trywait: Option<
+        unsafe extern "C" fn(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int,
     >,
-    pub eq_open: ::core::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            attr: *mut fi_eq_attr,
-            eq: *mut *mut fid_eq,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub wait_open: ::core::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            attr: *mut fi_wait_attr,
-            waitset: *mut *mut fid_wait,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub trywait: ::core::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            fids: *mut *mut fid,
-            count: ::core::ffi::c_int,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub domain2: ::core::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            info: *mut fi_info,
-            dom: *mut *mut fid_domain,
-            flags: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub domain2: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -313,115 +205,48 @@ pub struct fid_fabric {
 pub struct fid_nic {
     pub _bindgen_opaque_blob: [u64; 7usize],
 }
-pub const FI_GETFIDFLAG: _bindgen_ty_7 = 0;
-pub const FI_SETFIDFLAG: _bindgen_ty_7 = 1;
-pub const FI_GETOPSFLAG: _bindgen_ty_7 = 2;
-pub const FI_SETOPSFLAG: _bindgen_ty_7 = 3;
-pub const FI_ALIAS: _bindgen_ty_7 = 4;
 pub const FI_GETWAIT: _bindgen_ty_7 = 5;
 pub const FI_ENABLE: _bindgen_ty_7 = 6;
-pub const FI_BACKLOG: _bindgen_ty_7 = 7;
-pub const FI_GET_RAW_MR: _bindgen_ty_7 = 8;
-pub const FI_MAP_RAW_MR: _bindgen_ty_7 = 9;
-pub const FI_UNMAP_KEY: _bindgen_ty_7 = 10;
-pub const FI_QUEUE_WORK: _bindgen_ty_7 = 11;
-pub const FI_CANCEL_WORK: _bindgen_ty_7 = 12;
-pub const FI_FLUSH_WORK: _bindgen_ty_7 = 13;
-pub const FI_REFRESH: _bindgen_ty_7 = 14;
-pub const FI_DUP: _bindgen_ty_7 = 15;
-pub const FI_GETWAITOBJ: _bindgen_ty_7 = 16;
-pub const FI_GET_VAL: _bindgen_ty_7 = 17;
-pub const FI_SET_VAL: _bindgen_ty_7 = 18;
-pub const FI_EXPORT_FID: _bindgen_ty_7 = 19;
-pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+pub type _bindgen_ty_7 = c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_context2 {
-    pub internal: [*mut ::core::ffi::c_void; 8usize],
+    pub internal: [*mut c_void; 8usize],
 }
 pub const FI_WAIT_NONE: fi_wait_obj = 0;
-pub const FI_WAIT_UNSPEC: fi_wait_obj = 1;
-pub const FI_WAIT_SET: fi_wait_obj = 2;
 pub const FI_WAIT_FD: fi_wait_obj = 3;
-pub const FI_WAIT_MUTEX_COND: fi_wait_obj = 4;
-pub const FI_WAIT_YIELD: fi_wait_obj = 5;
-pub const FI_WAIT_POLLFD: fi_wait_obj = 6;
-pub type fi_wait_obj = ::core::ffi::c_uint;
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_wait_attr {
-    pub _bindgen_opaque_blob: [u64; 2usize],
-}
+pub type fi_wait_obj = c_uint;
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_wait {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_poll_attr {
-    pub _bindgen_opaque_blob: u64,
-}
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_poll {
-    pub _bindgen_opaque_blob: [u64; 4usize],
-}
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_eq_attr {
-    pub _bindgen_opaque_blob: [u64; 4usize],
-}
-pub const FI_NOTIFY: _bindgen_ty_18 = 0;
-pub const FI_CONNREQ: _bindgen_ty_18 = 1;
-pub const FI_CONNECTED: _bindgen_ty_18 = 2;
-pub const FI_SHUTDOWN: _bindgen_ty_18 = 3;
-pub const FI_MR_COMPLETE: _bindgen_ty_18 = 4;
-pub const FI_AV_COMPLETE: _bindgen_ty_18 = 5;
-pub const FI_JOIN_COMPLETE: _bindgen_ty_18 = 6;
-pub type _bindgen_ty_18 = ::core::ffi::c_uint;
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_eq {
-    pub _bindgen_opaque_blob: [u64; 4usize],
-}
-pub const FI_CQ_FORMAT_UNSPEC: fi_cq_format = 0;
-pub const FI_CQ_FORMAT_CONTEXT: fi_cq_format = 1;
 pub const FI_CQ_FORMAT_MSG: fi_cq_format = 2;
-pub const FI_CQ_FORMAT_DATA: fi_cq_format = 3;
-pub const FI_CQ_FORMAT_TAGGED: fi_cq_format = 4;
-pub type fi_cq_format = ::core::ffi::c_uint;
+pub type fi_cq_format = c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_cq_msg_entry {
-    pub op_context: *mut ::core::ffi::c_void,
+    pub op_context: *mut c_void,
     pub flags: u64,
     pub len: usize,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_cq_err_entry {
-    pub op_context: *mut ::core::ffi::c_void,
+    pub op_context: *mut c_void,
     pub flags: u64,
     pub len: usize,
-    pub buf: *mut ::core::ffi::c_void,
+    pub buf: *mut c_void,
     pub data: u64,
     pub tag: u64,
     pub olen: usize,
-    pub err: ::core::ffi::c_int,
-    pub prov_errno: ::core::ffi::c_int,
-    pub err_data: *mut ::core::ffi::c_void,
+    pub err: c_int,
+    pub prov_errno: c_int,
+    pub err_data: *mut c_void,
     pub err_data_size: usize,
 }
-pub const FI_CQ_COND_NONE: fi_cq_wait_cond = 0;
-pub const FI_CQ_COND_THRESHOLD: fi_cq_wait_cond = 1;
-pub type fi_cq_wait_cond = ::core::ffi::c_uint;
+pub type fi_cq_wait_cond = c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_cq_attr {
@@ -429,7 +254,7 @@ pub struct fi_cq_attr {
     pub flags: u64,
     pub format: fi_cq_format,
     pub wait_obj: fi_wait_obj,
-    pub signaling_vector: ::core::ffi::c_int,
+    pub signaling_vector: c_int,
     pub wait_cond: fi_cq_wait_cond,
     pub wait_set: *mut fid_wait,
 }
@@ -437,49 +262,24 @@ pub struct fi_cq_attr {
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_cq {
     pub size: usize,
-    pub read: ::core::option::Option<
-        unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut ::core::ffi::c_void, count: usize) -> isize,
-    >,
-    pub readfrom: ::core::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            buf: *mut ::core::ffi::c_void,
-            count: usize,
-            src_addr: *mut fi_addr_t,
-        ) -> isize,
-    >,
-    pub readerr: ::core::option::Option<
+    pub read:
+        Option<unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize>,
+    pub readfrom: Uncalled,
+    pub readerr: Option<
         unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> isize,
     >,
-    pub sread: ::core::option::Option<
+    pub sread: Option<
         unsafe extern "C" fn(
             cq: *mut fid_cq,
-            buf: *mut ::core::ffi::c_void,
+            buf: *mut c_void,
             count: usize,
-            cond: *const ::core::ffi::c_void,
-            timeout: ::core::ffi::c_int,
+            cond: *const c_void,
+            timeout: c_int,
         ) -> isize,
     >,
-    pub sreadfrom: ::core::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            buf: *mut ::core::ffi::c_void,
-            count: usize,
-            src_addr: *mut fi_addr_t,
-            cond: *const ::core::ffi::c_void,
-            timeout: ::core::ffi::c_int,
-        ) -> isize,
-    >,
-    pub signal: ::core::option::Option<unsafe extern "C" fn(cq: *mut fid_cq) -> ::core::ffi::c_int>,
-    pub strerror: ::core::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            prov_errno: ::core::ffi::c_int,
-            err_data: *const ::core::ffi::c_void,
-            buf: *mut ::core::ffi::c_char,
-            len: usize,
-        ) -> *const ::core::ffi::c_char,
-    >,
+    pub sreadfrom: Uncalled,
+    pub signal: Uncalled,
+    pub strerror: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -488,107 +288,43 @@ pub struct fid_cq {
     pub ops: *mut fi_ops_cq,
 }
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_cntr_attr {
-    pub _bindgen_opaque_blob: [u64; 3usize],
-}
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_cntr {
-    pub _bindgen_opaque_blob: [u64; 4usize],
-}
-#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_av_attr {
     pub type_: fi_av_type,
-    pub rx_ctx_bits: ::core::ffi::c_int,
+    pub rx_ctx_bits: c_int,
     pub count: usize,
     pub ep_per_node: usize,
-    pub name: *const ::core::ffi::c_char,
-    pub map_addr: *mut ::core::ffi::c_void,
+    pub name: *const c_char,
+    pub map_addr: *mut c_void,
     pub flags: u64,
-}
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_av_set_attr {
-    pub _bindgen_opaque_blob: [u64; 7usize],
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_av_set {
-    _unused: [u8; 0],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_av {
     pub size: usize,
-    pub insert: ::core::option::Option<
+    pub insert: Option<
         unsafe extern "C" fn(
             av: *mut fid_av,
-            addr: *const ::core::ffi::c_void,
+            addr: *const c_void,
             count: usize,
             fi_addr: *mut fi_addr_t,
             flags: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
+            context: *mut c_void,
+        ) -> c_int,
     >,
-    pub insertsvc: ::core::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            node: *const ::core::ffi::c_char,
-            service: *const ::core::ffi::c_char,
-            fi_addr: *mut fi_addr_t,
-            flags: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub insertsym: ::core::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            node: *const ::core::ffi::c_char,
-            nodecnt: usize,
-            service: *const ::core::ffi::c_char,
-            svccnt: usize,
-            fi_addr: *mut fi_addr_t,
-            flags: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub remove: ::core::option::Option<
+    pub insertsvc: Uncalled,
+    pub insertsym: Uncalled,
+    pub remove: Option<
         unsafe extern "C" fn(
             av: *mut fid_av,
             fi_addr: *mut fi_addr_t,
             count: usize,
             flags: u64,
-        ) -> ::core::ffi::c_int,
+        ) -> c_int,
     >,
-    pub lookup: ::core::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            fi_addr: fi_addr_t,
-            addr: *mut ::core::ffi::c_void,
-            addrlen: *mut usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub straddr: ::core::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            addr: *const ::core::ffi::c_void,
-            buf: *mut ::core::ffi::c_char,
-            len: *mut usize,
-        ) -> *const ::core::ffi::c_char,
-    >,
-    pub av_set: ::core::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            attr: *mut fi_av_set_attr,
-            av_set: *mut *mut fid_av_set,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub lookup: Uncalled,
+    pub straddr: Uncalled,
+    pub av_set: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -600,217 +336,65 @@ pub struct fid_av {
 #[derive(Debug, Copy, Clone)]
 pub struct fid_mr {
     pub fid: fid,
-    pub mem_desc: *mut ::core::ffi::c_void,
+    pub mem_desc: *mut c_void,
     pub key: u64,
-}
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_mr_attr {
-    pub _bindgen_opaque_blob: [u64; 10usize],
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub union fi_mr_attr__bindgen_ty_1 {
-    pub reserved: u64,
-    pub cuda: ::core::ffi::c_int,
-    pub ze: ::core::ffi::c_int,
-    pub neuron: ::core::ffi::c_int,
-    pub synapseai: ::core::ffi::c_int,
-}
-pub const FI_INT8: fi_datatype = 0;
-pub const FI_UINT8: fi_datatype = 1;
-pub const FI_INT16: fi_datatype = 2;
-pub const FI_UINT16: fi_datatype = 3;
-pub const FI_INT32: fi_datatype = 4;
-pub const FI_UINT32: fi_datatype = 5;
-pub const FI_INT64: fi_datatype = 6;
-pub const FI_UINT64: fi_datatype = 7;
-pub const FI_FLOAT: fi_datatype = 8;
-pub const FI_DOUBLE: fi_datatype = 9;
-pub const FI_FLOAT_COMPLEX: fi_datatype = 10;
-pub const FI_DOUBLE_COMPLEX: fi_datatype = 11;
-pub const FI_LONG_DOUBLE: fi_datatype = 12;
-pub const FI_LONG_DOUBLE_COMPLEX: fi_datatype = 13;
-pub const FI_DATATYPE_LAST: fi_datatype = 14;
-pub const FI_INT128: fi_datatype = 14;
-pub const FI_UINT128: fi_datatype = 15;
-pub const FI_VOID: fi_datatype = 256;
-pub type fi_datatype = ::core::ffi::c_uint;
-pub const FI_MIN: fi_op = 0;
-pub const FI_MAX: fi_op = 1;
-pub const FI_SUM: fi_op = 2;
-pub const FI_PROD: fi_op = 3;
-pub const FI_LOR: fi_op = 4;
-pub const FI_LAND: fi_op = 5;
-pub const FI_BOR: fi_op = 6;
-pub const FI_BAND: fi_op = 7;
-pub const FI_LXOR: fi_op = 8;
-pub const FI_BXOR: fi_op = 9;
-pub const FI_ATOMIC_READ: fi_op = 10;
-pub const FI_ATOMIC_WRITE: fi_op = 11;
-pub const FI_CSWAP: fi_op = 12;
-pub const FI_CSWAP_NE: fi_op = 13;
-pub const FI_CSWAP_LE: fi_op = 14;
-pub const FI_CSWAP_LT: fi_op = 15;
-pub const FI_CSWAP_GE: fi_op = 16;
-pub const FI_CSWAP_GT: fi_op = 17;
-pub const FI_MSWAP: fi_op = 18;
-pub const FI_ATOMIC_OP_LAST: fi_op = 19;
-pub const FI_NOOP: fi_op = 256;
-pub type fi_op = ::core::ffi::c_uint;
-pub const FI_BARRIER: fi_collective_op = 0;
-pub const FI_BROADCAST: fi_collective_op = 1;
-pub const FI_ALLTOALL: fi_collective_op = 2;
-pub const FI_ALLREDUCE: fi_collective_op = 3;
-pub const FI_ALLGATHER: fi_collective_op = 4;
-pub const FI_REDUCE_SCATTER: fi_collective_op = 5;
-pub const FI_REDUCE: fi_collective_op = 6;
-pub const FI_SCATTER: fi_collective_op = 7;
-pub const FI_GATHER: fi_collective_op = 8;
-pub type fi_collective_op = ::core::ffi::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_atomic_attr {
-    _unused: [u8; 0],
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_collective_attr {
-    _unused: [u8; 0],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_domain {
     pub size: usize,
-    pub av_open: ::core::option::Option<
+    pub av_open: Option<
         unsafe extern "C" fn(
             domain: *mut fid_domain,
             attr: *mut fi_av_attr,
             av: *mut *mut fid_av,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
+            context: *mut c_void,
+        ) -> c_int,
     >,
-    pub cq_open: ::core::option::Option<
+    pub cq_open: Option<
         unsafe extern "C" fn(
             domain: *mut fid_domain,
             attr: *mut fi_cq_attr,
             cq: *mut *mut fid_cq,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
+            context: *mut c_void,
+        ) -> c_int,
     >,
-    pub endpoint: ::core::option::Option<
+    pub endpoint: Option<
         unsafe extern "C" fn(
             domain: *mut fid_domain,
             info: *mut fi_info,
             ep: *mut *mut fid_ep,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
+            context: *mut c_void,
+        ) -> c_int,
     >,
-    pub scalable_ep: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            info: *mut fi_info,
-            sep: *mut *mut fid_ep,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub cntr_open: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_cntr_attr,
-            cntr: *mut *mut fid_cntr,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub poll_open: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_poll_attr,
-            pollset: *mut *mut fid_poll,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub stx_ctx: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_tx_attr,
-            stx: *mut *mut fid_stx,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub srx_ctx: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_rx_attr,
-            rx_ep: *mut *mut fid_ep,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub query_atomic: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            datatype: fi_datatype,
-            op: fi_op,
-            attr: *mut fi_atomic_attr,
-            flags: u64,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub query_collective: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            coll: fi_collective_op,
-            attr: *mut fi_collective_attr,
-            flags: u64,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub endpoint2: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            info: *mut fi_info,
-            ep: *mut *mut fid_ep,
-            flags: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub scalable_ep: Uncalled,
+    pub cntr_open: Uncalled,
+    pub poll_open: Uncalled,
+    pub stx_ctx: Uncalled,
+    pub srx_ctx: Uncalled,
+    pub query_atomic: Uncalled,
+    pub query_collective: Uncalled,
+    pub endpoint2: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_mr {
     pub size: usize,
-    pub reg: ::core::option::Option<
+    pub reg: Option<
         unsafe extern "C" fn(
             fid: *mut fid,
-            buf: *const ::core::ffi::c_void,
+            buf: *const c_void,
             len: usize,
             access: u64,
             offset: u64,
             requested_key: u64,
             flags: u64,
             mr: *mut *mut fid_mr,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
+            context: *mut c_void,
+        ) -> c_int,
     >,
-    pub regv: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            iov: *const iovec,
-            count: usize,
-            access: u64,
-            offset: u64,
-            requested_key: u64,
-            flags: u64,
-            mr: *mut *mut fid_mr,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub regattr: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            attr: *const fi_mr_attr,
-            flags: u64,
-            mr: *mut *mut fid_mr,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub regv: Uncalled,
+    pub regattr: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -820,139 +404,42 @@ pub struct fid_domain {
     pub mr: *mut fi_ops_mr,
 }
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_msg {
-    pub msg_iov: *const iovec,
-    pub desc: *mut *mut ::core::ffi::c_void,
-    pub iov_count: usize,
-    pub addr: fi_addr_t,
-    pub context: *mut ::core::ffi::c_void,
-    pub data: u64,
-}
-#[repr(C)]
+#[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_ep {
-    pub size: usize,
-    pub cancel: ::core::option::Option<
-        unsafe extern "C" fn(fid: fid_t, context: *mut ::core::ffi::c_void) -> isize,
-    >,
-    pub getopt: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: fid_t,
-            level: ::core::ffi::c_int,
-            optname: ::core::ffi::c_int,
-            optval: *mut ::core::ffi::c_void,
-            optlen: *mut usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub setopt: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: fid_t,
-            level: ::core::ffi::c_int,
-            optname: ::core::ffi::c_int,
-            optval: *const ::core::ffi::c_void,
-            optlen: usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub tx_ctx: ::core::option::Option<
-        unsafe extern "C" fn(
-            sep: *mut fid_ep,
-            index: ::core::ffi::c_int,
-            attr: *mut fi_tx_attr,
-            tx_ep: *mut *mut fid_ep,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub rx_ctx: ::core::option::Option<
-        unsafe extern "C" fn(
-            sep: *mut fid_ep,
-            index: ::core::ffi::c_int,
-            attr: *mut fi_rx_attr,
-            rx_ep: *mut *mut fid_ep,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub rx_size_left: ::core::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
-    pub tx_size_left: ::core::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
+    pub _bindgen_opaque_blob: [u64; 8usize],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_msg {
     pub size: usize,
-    pub recv: ::core::option::Option<
+    pub recv: Option<
         unsafe extern "C" fn(
             ep: *mut fid_ep,
-            buf: *mut ::core::ffi::c_void,
+            buf: *mut c_void,
             len: usize,
-            desc: *mut ::core::ffi::c_void,
+            desc: *mut c_void,
             src_addr: fi_addr_t,
-            context: *mut ::core::ffi::c_void,
+            context: *mut c_void,
         ) -> isize,
     >,
-    pub recvv: ::core::option::Option<
+    pub recvv: Uncalled,
+    pub recvmsg: Uncalled,
+    pub send: Option<
         unsafe extern "C" fn(
             ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::core::ffi::c_void,
-            count: usize,
-            src_addr: fi_addr_t,
-            context: *mut ::core::ffi::c_void,
-        ) -> isize,
-    >,
-    pub recvmsg: ::core::option::Option<
-        unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize,
-    >,
-    pub send: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
+            buf: *const c_void,
             len: usize,
-            desc: *mut ::core::ffi::c_void,
+            desc: *mut c_void,
             dest_addr: fi_addr_t,
-            context: *mut ::core::ffi::c_void,
+            context: *mut c_void,
         ) -> isize,
     >,
-    pub sendv: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::core::ffi::c_void,
-            count: usize,
-            dest_addr: fi_addr_t,
-            context: *mut ::core::ffi::c_void,
-        ) -> isize,
-    >,
-    pub sendmsg: ::core::option::Option<
-        unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize,
-    >,
-    pub inject: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
-            len: usize,
-            dest_addr: fi_addr_t,
-        ) -> isize,
-    >,
-    pub senddata: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
-            len: usize,
-            desc: *mut ::core::ffi::c_void,
-            data: u64,
-            dest_addr: fi_addr_t,
-            context: *mut ::core::ffi::c_void,
-        ) -> isize,
-    >,
-    pub injectdata: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
-            len: usize,
-            data: u64,
-            dest_addr: fi_addr_t,
-        ) -> isize,
-    >,
+    pub sendv: Uncalled,
+    pub sendmsg: Uncalled,
+    pub inject: Uncalled,
+    pub senddata: Uncalled,
+    pub injectdata: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -982,85 +469,19 @@ pub struct fid_ep {
     pub collective: *mut fi_ops_collective,
 }
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_pep {
-    pub _bindgen_opaque_blob: [u64; 5usize],
-}
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_stx {
-    pub _bindgen_opaque_blob: [u64; 4usize],
-}
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_mc {
-    pub _bindgen_opaque_blob: [u64; 4usize],
-}
-#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_cm {
     pub size: usize,
-    pub setname: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: fid_t,
-            addr: *mut ::core::ffi::c_void,
-            addrlen: usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub getname: ::core::option::Option<
-        unsafe extern "C" fn(
-            fid: fid_t,
-            addr: *mut ::core::ffi::c_void,
-            addrlen: *mut usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub getpeer: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            addr: *mut ::core::ffi::c_void,
-            addrlen: *mut usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub connect: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            addr: *const ::core::ffi::c_void,
-            param: *const ::core::ffi::c_void,
-            paramlen: usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub listen:
-        ::core::option::Option<unsafe extern "C" fn(pep: *mut fid_pep) -> ::core::ffi::c_int>,
-    pub accept: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            param: *const ::core::ffi::c_void,
-            paramlen: usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub reject: ::core::option::Option<
-        unsafe extern "C" fn(
-            pep: *mut fid_pep,
-            handle: fid_t,
-            param: *const ::core::ffi::c_void,
-            paramlen: usize,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub shutdown: ::core::option::Option<
-        unsafe extern "C" fn(ep: *mut fid_ep, flags: u64) -> ::core::ffi::c_int,
-    >,
-    pub join: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            addr: *const ::core::ffi::c_void,
-            flags: u64,
-            mc: *mut *mut fid_mc,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub setname: Uncalled,
+    pub getname:
+        Option<unsafe extern "C" fn(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int>,
+    pub getpeer: Uncalled,
+    pub connect: Uncalled,
+    pub listen: Uncalled,
+    pub accept: Uncalled,
+    pub reject: Uncalled,
+    pub shutdown: Uncalled,
+    pub join: Uncalled,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1073,104 +494,38 @@ pub struct fi_rma_iov {
 #[derive(Debug, Copy, Clone)]
 pub struct fi_msg_rma {
     pub msg_iov: *const iovec,
-    pub desc: *mut *mut ::core::ffi::c_void,
+    pub desc: *mut *mut c_void,
     pub iov_count: usize,
     pub addr: fi_addr_t,
     pub rma_iov: *const fi_rma_iov,
     pub rma_iov_count: usize,
-    pub context: *mut ::core::ffi::c_void,
+    pub context: *mut c_void,
     pub data: u64,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_rma {
     pub size: usize,
-    pub read: ::core::option::Option<
+    pub read: Option<
         unsafe extern "C" fn(
             ep: *mut fid_ep,
-            buf: *mut ::core::ffi::c_void,
+            buf: *mut c_void,
             len: usize,
-            desc: *mut ::core::ffi::c_void,
+            desc: *mut c_void,
             src_addr: fi_addr_t,
             addr: u64,
             key: u64,
-            context: *mut ::core::ffi::c_void,
+            context: *mut c_void,
         ) -> isize,
     >,
-    pub readv: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::core::ffi::c_void,
-            count: usize,
-            src_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> isize,
-    >,
-    pub readmsg: ::core::option::Option<
-        unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize,
-    >,
-    pub write: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
-            len: usize,
-            desc: *mut ::core::ffi::c_void,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> isize,
-    >,
-    pub writev: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::core::ffi::c_void,
-            count: usize,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> isize,
-    >,
-    pub writemsg: ::core::option::Option<
-        unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize,
-    >,
-    pub inject: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
-            len: usize,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-        ) -> isize,
-    >,
-    pub writedata: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
-            len: usize,
-            desc: *mut ::core::ffi::c_void,
-            data: u64,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> isize,
-    >,
-    pub injectdata: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::core::ffi::c_void,
-            len: usize,
-            data: u64,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-        ) -> isize,
-    >,
+    pub readv: Uncalled,
+    pub readmsg:
+        Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize>,
+    pub write: Uncalled,
+    pub writev: Uncalled,
+    pub writemsg:
+        Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize>,
+    pub inject: Uncalled,
+    pub writedata: Uncalled,
+    pub injectdata: Uncalled,
 }

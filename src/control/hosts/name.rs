@@ -7,6 +7,8 @@ use core::str::FromStr;
 use rustls::pki_types::ServerName;
 use std::string::String;
 
+/// Most places of one service.
+pub const PLACES_MAX: usize = 64;
 /// Longest name of a host, in bytes (RFC 1035).
 const HOST_BYTES_MAX: usize = 253;
 /// Bytes of an interface's name and of the zero behind it (IFNAMSIZ).

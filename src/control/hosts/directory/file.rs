@@ -8,7 +8,8 @@
 //! If several lines name a service, all their places count, in their order, up to [`PLACES_MAX`].
 //! Lines of other services are not checked.
 
-use super::{HostDirectoryError, PLACES_MAX, Place};
+use super::error::HostDirectoryError;
+use crate::control::hosts::name::{PLACES_MAX, Place};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;

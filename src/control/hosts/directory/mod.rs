@@ -16,11 +16,15 @@
 //! Never: a lock is held while a directory is asked; a directory makes this end keep or try more
 //! than [`PLACES_MAX`] places, and in all 64 addresses of them.
 
+mod error;
 mod file;
 #[cfg(feature = "dns")]
 pub mod records;
-#[cfg_attr(not(feature = "dns"), path = "no_resolver.rs")]
+#[cfg(feature = "dns")]
 mod resolver;
+
+pub use super::name::PLACES_MAX;
+pub use error::HostDirectoryError;
 
 use super::super::within::Running;
 use super::name::Place;
@@ -29,19 +33,17 @@ use crate::os::sys::monotonic_ns;
 use crate::os::tcp;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::time::Duration;
+#[cfg(feature = "dns")]
 use resolver::Resolver;
 use std::boxed::Box;
 use std::error::Error;
 use std::io;
 use std::net::ToSocketAddrs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// Most places of one service.
-pub const PLACES_MAX: usize = 64;
 /// Most addresses of one service, of all its places together.
 pub(super) const ADDRESSES_MAX: usize = 64;
 /// Longest text from an application's directory that is reported, in bytes.
@@ -73,92 +75,6 @@ pub trait HostDirectory: Send + Sync {
         service: &str,
         timeout: Option<Duration>,
     ) -> Result<Vec<Place>, Box<dyn Error + Send + Sync>>;
-}
-
-/// A name without a place, which could not be found. No connection was made.
-#[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum HostDirectoryError {
-    /// No directory is configured.
-    #[error(
-        "the name says no place (hamlyn://host:port/service), and there is no directory to look it up \
-         in: set directory (HAMLYN_DIRECTORY) to a file with lines `service host:port`, or to \
-         dns:DOMAIN"
-    )]
-    None,
-    /// The directory is in the DNS, but this library was built without the feature `dns`.
-    #[error("the directory {0} is in the DNS, and this was built without the feature dns")]
-    NoDns(String),
-    /// It cannot be read.
-    #[error("the directory {}: {error}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// It does not have the service.
-    #[error("the directory {} has no line of it", .0.display())]
-    NotListed(PathBuf),
-    /// Its line of the service cannot be used.
-    #[error("line {line} of the directory {}: {why}", .path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The line's number, from 1.
-        line: usize,
-        /// The fault.
-        why: String,
-    },
-    /// The service's name cannot be part of a name of the DNS.
-    #[error(
-        "the service \"{service}\" cannot be looked up in the DNS, at _{service}._tcp.{domain}: {why}"
-    )]
-    NoLabel {
-        /// The service.
-        service: String,
-        /// The domain.
-        domain: String,
-        /// The allowed names.
-        why: String,
-    },
-    /// The DNS has no such record.
-    #[error("the DNS has no SRV record of {0}")]
-    NoRecord(String),
-    /// The DNS states that this domain does not have the service (RFC 2782: the target `.`).
-    #[error(
-        "the DNS says that there is no such service: the target of the SRV record of {0} is `.`"
-    )]
-    NotAvailable(String),
-    /// No name server has answered the question.
-    #[error("no name server has answered what {name} is: {why}")]
-    Unanswered {
-        /// The name that was asked for.
-        name: String,
-        /// The last failure of each server.
-        why: String,
-    },
-    /// An answer of the DNS cannot be used.
-    #[error("what the DNS says of {name} cannot be used: {why}")]
-    Answer {
-        /// The name that was asked for.
-        name: String,
-        /// The fault.
-        why: String,
-    },
-    /// The application's own directory has failed, panicked, or returned an invalid place.
-    #[error("the program's own directory: {0}")]
-    Given(String),
-    /// The application's own directory has no place of the service.
-    #[error("the program's own directory knows no place of it")]
-    NotGiven,
-}
-
-impl HostDirectoryError {
-    /// Whether the service may still be registered later.
-    pub(super) fn may_come(&self) -> bool {
-        matches!(self, Self::NotListed(_) | Self::NoRecord(_) | Self::NotGiven)
-    }
 }
 
 /// The application's own directory, which may change.
@@ -207,39 +123,45 @@ pub(super) struct ServiceTarget {
     /// Among targets of one priority: its relative probability of being the first.
     weight: u16,
     /// The resolver for its addresses; `None`: the system's.
+    #[cfg(feature = "dns")]
     resolver: Option<Arc<Resolver>>,
 }
 
 impl From<Place> for ServiceTarget {
     fn from(place: Place) -> Self {
-        Self { place, priority: 0, weight: 0, resolver: None }
+        Self {
+            place,
+            priority: 0,
+            weight: 0,
+            #[cfg(feature = "dns")]
+            resolver: None,
+        }
     }
 }
 
 impl ServiceTarget {
     /// Its addresses, in the order in which to try them.
     pub fn addresses(&self, until_ns: u64) -> io::Result<Vec<SocketAddr>> {
+        static ASKED: Running = Running::new(ASKED_MAX);
         let Place { host, port } = &self.place;
-        match &self.resolver {
-            Some(resolver) => resolver.addresses(host, *port, until_ns),
-            None => {
-                static ASKED: Running = Running::new(ASKED_MAX);
-                // This needs no query.
-                if let Ok(address) = host.parse::<IpAddr>() {
-                    return Ok(std::vec![SocketAddr::new(address, *port)]);
-                }
-                if let Some((address, interface)) = host.split_once('%')
-                    && let Ok(address) = address.parse::<Ipv6Addr>()
-                {
-                    let scope = tcp::interface(interface)?;
-                    return Ok(std::vec![SocketAddrV6::new(address, *port, 0, scope).into()]);
-                }
-                let (host, port) = (host.clone(), *port);
-                of_system(&ASKED, until_ns, move || {
-                    (host.as_str(), port).to_socket_addrs().map(Iterator::collect)
-                })
-            }
+        #[cfg(feature = "dns")]
+        if let Some(resolver) = &self.resolver {
+            return resolver.addresses(host, *port, until_ns);
         }
+        // This needs no query.
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(std::vec![SocketAddr::new(address, *port)]);
+        }
+        if let Some((address, interface)) = host.split_once('%')
+            && let Ok(address) = address.parse::<Ipv6Addr>()
+        {
+            let scope = tcp::interface(interface)?;
+            return Ok(std::vec![SocketAddrV6::new(address, *port, 0, scope).into()]);
+        }
+        let (host, port) = (host.clone(), *port);
+        of_system(&ASKED, until_ns, move || {
+            (host.as_str(), port).to_socket_addrs().map(Iterator::collect)
+        })
     }
 }
 
@@ -282,8 +204,16 @@ pub(super) fn look_up(
             let places = file::look_up(path, service)?;
             Ok(places.into_iter().map(ServiceTarget::from).collect())
         }
+        #[cfg(not(feature = "dns"))]
+        Some(directory) => Err(HostDirectoryError::NoDns(directory.to_string())),
+        #[cfg(feature = "dns")]
         Some(ServiceDirectory::Dns { domain, server }) => {
-            resolver::look_up(domain, *server, service, until_ns)
+            let (found, resolver) = resolver::look_up(domain, *server, service, until_ns)?;
+            let target = |found: records::SrvRecord| {
+                let records::SrvRecord { priority, weight, place } = found;
+                ServiceTarget { place, priority, weight, resolver: resolver.clone() }
+            };
+            Ok(found.into_iter().map(target).collect())
         }
     }
 }
@@ -387,6 +317,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
     use std::format;
+    use std::path::PathBuf;
 
     fn target(host: &str, priority: u16, weight: u16) -> ServiceTarget {
         let place = Place { host: host.into(), port: 1 };

@@ -3,11 +3,11 @@
 //! No answer is trusted: it counts only if it answers the question that was asked, has no more
 //! records than [`RECORDS_MAX`], and each record of the wanted kind is valid.
 
-use super::PLACES_MAX;
-use crate::control::hosts::name::Place;
+use crate::control::hosts::name::{PLACES_MAX, Place};
 use core::net::IpAddr;
 use domain::base::iana::{Rcode, Rtype};
-use domain::base::name::Name;
+use domain::base::name::{Name, ParsedName};
+use domain::base::rdata::ParseRecordData;
 use domain::base::{Message, MessageBuilder, ToName};
 use domain::rdata::{A, Aaaa, Srv};
 use std::format;
@@ -107,56 +107,47 @@ impl Question {
         }
         let found = match self.kind {
             RecordKind::Service => services(message),
-            RecordKind::V4 | RecordKind::V6 => self.addresses(message),
+            RecordKind::V4 => data(message, |a: A| a.addr().into()).and_then(addresses),
+            RecordKind::V6 => data(message, |aaaa: Aaaa| aaaa.addr().into()).and_then(addresses),
         };
         found.unwrap_or_else(DnsReply::Wrong)
-    }
-
-    fn addresses(&self, message: &Message<[u8]>) -> Result<DnsReply, String> {
-        let name = message.canonical_name().ok_or(ALIASES)?;
-        let answer = message.answer().map_err(|e| e.to_string())?;
-        let mut found: Vec<IpAddr> = Vec::new();
-        if self.kind == RecordKind::V4 {
-            for record in answer.limit_to_in::<A>() {
-                let record = record.map_err(|e| e.to_string())?;
-                if record.owner().name_eq(&name) {
-                    found.push(record.data().addr().into());
-                }
-            }
-        } else {
-            for record in answer.limit_to_in::<Aaaa>() {
-                let record = record.map_err(|e| e.to_string())?;
-                if record.owner().name_eq(&name) {
-                    found.push(record.data().addr().into());
-                }
-            }
-        }
-        if found.len() > PLACES_MAX {
-            return Err(format!("{} addresses, and {PLACES_MAX} are most", found.len()));
-        }
-        Ok(if found.is_empty() { DnsReply::Nothing } else { DnsReply::Addresses(found) })
     }
 }
 
 const ALIASES: &str = "its aliases lead nowhere";
 
-fn services(message: &Message<[u8]>) -> Result<DnsReply, String> {
+/// The contents of the records of one kind that belong to the name that was asked for, or to the
+/// one that it is an alias of.
+fn data<'a, D: ParseRecordData<'a, [u8]>, T>(
+    message: &'a Message<[u8]>,
+    of: impl Fn(D) -> T,
+) -> Result<Vec<T>, String> {
     let name = message.canonical_name().ok_or(ALIASES)?;
-    let answer = message.answer().map_err(|e| e.to_string())?;
-    let (mut found, mut is_denied) = (Vec::new(), false);
-    for record in answer.limit_to_in::<Srv<_>>() {
+    let mut found = Vec::new();
+    for record in message.answer().map_err(|e| e.to_string())?.limit_to_in::<D>() {
         let record = record.map_err(|e| e.to_string())?;
-        if !record.owner().name_eq(&name) {
-            continue;
+        if record.owner().name_eq(&name) {
+            found.push(of(record.into_data()));
         }
-        let data = record.data();
-        if data.target().is_root() {
-            is_denied = true;
-            continue;
-        }
-        let text = format!("{}:{}", data.target(), data.port());
+    }
+    Ok(found)
+}
+
+fn addresses(found: Vec<IpAddr>) -> Result<DnsReply, String> {
+    if found.len() > PLACES_MAX {
+        return Err(format!("{} addresses, and {PLACES_MAX} are most", found.len()));
+    }
+    Ok(if found.is_empty() { DnsReply::Nothing } else { DnsReply::Addresses(found) })
+}
+
+fn services(message: &Message<[u8]>) -> Result<DnsReply, String> {
+    let records = data(message, |record: Srv<ParsedName<&[u8]>>| record)?;
+    let is_denied = records.iter().any(|record| record.target().is_root());
+    let mut found = Vec::new();
+    for record in records.iter().filter(|record| !record.target().is_root()) {
+        let text = format!("{}:{}", record.target(), record.port());
         let place = text.parse::<Place>().map_err(|e| e.to_string())?;
-        found.push(SrvRecord { priority: data.priority(), weight: data.weight(), place });
+        found.push(SrvRecord { priority: record.priority(), weight: record.weight(), place });
     }
     if found.len() > PLACES_MAX {
         return Err(format!("{} places, and {PLACES_MAX} are most", found.len()));

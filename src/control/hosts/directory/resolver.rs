@@ -15,9 +15,10 @@
 //! Never: it goes on after the caller's time limit; more is kept than one message, of at most 64
 //! KiB.
 
-use super::records::{DnsReply, Question, RecordKind};
-use super::{HostDirectoryError, ServiceTarget};
+use super::error::HostDirectoryError;
+use super::records::{DnsReply, Question, RecordKind, SrvRecord};
 use crate::os::sys::monotonic_ns;
+use crate::os::tcp;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::fs::File;
@@ -56,28 +57,27 @@ pub struct Resolver {
     attempts: u32,
 }
 
+/// The SRV records of a service, in an order that is the same in each look-up, and the resolver for
+/// the addresses of their hosts; `None`: the system's.
 pub fn look_up(
     domain: &str,
     server: Option<SocketAddr>,
     service: &str,
     until_ns: u64,
-) -> Result<Vec<ServiceTarget>, HostDirectoryError> {
+) -> Result<(Vec<SrvRecord>, Option<Arc<Resolver>>), HostDirectoryError> {
     let name = name_of(service, domain)?;
     let own = server.map(|server| Arc::new(Resolver::of(vec![server])));
     let system = || Arc::new(Resolver::of_system(Path::new("/etc/resolv.conf")));
     let asked = own.clone().unwrap_or_else(system);
-    let mut services = match asked.ask(&name, RecordKind::Service, until_ns)? {
-        DnsReply::Services(services) => services,
-        DnsReply::NotAvailable => return Err(HostDirectoryError::NotAvailable(name)),
-        _ => return Err(HostDirectoryError::NoRecord(name)),
-    };
-    // Servers change the order of records, but a link's rails need the same order in each look-up.
-    services.sort();
-    let target = |service: super::records::SrvRecord| {
-        let super::records::SrvRecord { priority, weight, place } = service;
-        ServiceTarget { place, priority, weight, resolver: own.clone() }
-    };
-    Ok(services.into_iter().map(target).collect())
+    match asked.ask(&name, RecordKind::Service, until_ns)? {
+        DnsReply::Services(mut found) => {
+            // Servers change the order of records, but a link's rails need the same each time.
+            found.sort();
+            Ok((found, own))
+        }
+        DnsReply::NotAvailable => Err(HostDirectoryError::NotAvailable(name)),
+        _ => Err(HostDirectoryError::NoRecord(name)),
+    }
 }
 
 /// The name of the SRV records of a service.
@@ -196,20 +196,10 @@ fn address(server: resolv_conf::ScopedIp) -> SocketAddr {
     match server {
         resolv_conf::ScopedIp::V4(address) => SocketAddr::new(address.into(), PORT),
         resolv_conf::ScopedIp::V6(address, scope) => {
-            let scope = scope.and_then(|scope| match scope.parse() {
-                Ok(number) => Some(number),
-                Err(_) => interface_number(&scope),
-            });
+            let scope = scope.and_then(|scope| tcp::interface(&scope).ok());
             SocketAddrV6::new(address, PORT, 0, scope.unwrap_or(0)).into()
         }
     }
-}
-
-/// The number of a network interface.
-fn interface_number(name: &str) -> Option<u32> {
-    let is_plain = name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
-    let file = is_plain.then(|| format!("/sys/class/net/{name}/ifindex"))?;
-    std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// Asks one server; the answer is never [`Reply::Foreign`] nor [`Reply::Cut`].

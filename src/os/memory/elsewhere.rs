@@ -4,7 +4,6 @@
 //! Never: more than so many threads run; whoever hands something over waits; what could not be
 //! ended is forgotten without being counted.
 
-use super::Remains;
 use crate::os::thread;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +17,7 @@ static LEAKED: AtomicU64 = AtomicU64::new(0);
 
 /// Runs `work` on a thread that nothing waits for. Returns the argument if the maximum of these
 /// threads runs already, or none can be started.
-fn elsewhere<W: Send + 'static>(
+pub(super) fn elsewhere<W: Send + 'static>(
     running: &'static AtomicUsize,
     name: &str,
     what: W,
@@ -79,15 +78,6 @@ pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
     if elsewhere(&UNMAPPERS, "hamlyn-unmap", (start.as_ptr() as usize, bytes), end).is_err() {
         STILL_MAPPED.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-static COPIERS: AtomicUsize = AtomicUsize::new(0);
-
-/// Puts private copies in the place of mappings, on a thread that nothing waits for.
-pub(super) fn copy(remains: std::vec::Vec<Remains>) {
-    // One that could not be copied stays as it is.
-    let copy = |remains: std::vec::Vec<Remains>| remains.iter().for_each(|it| drop(it.copy()));
-    let _ = elsewhere(&COPIERS, "hamlyn-remains", remains, copy);
 }
 
 /// Apertures that stay mapped in this process because unmapping them might never end.

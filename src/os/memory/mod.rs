@@ -32,6 +32,7 @@ mod room;
 pub use area::{AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
 pub use pages::{AperturePages, AreaPages, PagesError};
+pub use pin::memory_unlocked;
 pub use received::{DescriptorError, WantedDescriptor, check, check_pages, check_size};
 pub use remains::{Remains, copy_elsewhere};
 pub(crate) use room::check_now as check_room;
@@ -40,7 +41,9 @@ use super::call::{OfCall, may_grow_to};
 use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};
 use crate::wire::LINE_BYTES;
 use core::num::NonZeroUsize;
+use core::ops::Deref;
 use core::ptr::NonNull;
+use pin::{HUGE_PAGE, Pin, count_unlocked};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
@@ -48,7 +51,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
-const HUGE_PAGE: usize = 2 << 20;
 
 /// The rule for every shared file: no process changes its size, so that no access to a mapping of
 /// it can fault.
@@ -98,7 +100,7 @@ pub struct Mapping {
     /// Another process may write the file, and so can stop the thread that unmaps it.
     is_aperture: bool,
     /// What keeps its pages from being replaced.
-    pin: Mutex<Option<pin::Pin>>,
+    pin: Mutex<Option<Pin>>,
 }
 
 // SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows of
@@ -212,8 +214,9 @@ impl Mapping {
         }
     }
 
-    /// Gives every page its memory now, by writing. Who touches first, pays.
-    fn fill_by_writing(&self) -> io::Result<()> {
+    /// Touches every page by writing, so that it has its memory now: who touches first, pays. Only for
+    /// memory that this process writes.
+    pub fn fill_by_writing(&self) -> io::Result<()> {
         match self.advise(Advice::LinuxPopulateWrite) {
             // Before Linux 5.14.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
@@ -229,9 +232,9 @@ impl Mapping {
         }
     }
 
-    /// Gives every page its memory now, by reading: a shared page of a file comes into being, and
-    /// is charged, when it is read, too.
-    fn fill_by_reading(&self) -> io::Result<()> {
+    /// The same by reading: a shared page of a file comes into being, and is charged, when it is
+    /// read, too.
+    pub fn fill_by_reading(&self) -> io::Result<()> {
         match self.advise(Advice::LinuxPopulateRead) {
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
                 for at in (0..self.bytes).step_by(PAGE) {
@@ -243,6 +246,21 @@ impl Mapping {
             }
             other => other,
         }
+    }
+
+    /// Keeps its pages, all of which have been touched, from being replaced by anybody who has the file.
+    /// An error: there are no descriptors or no memory for it.
+    pub fn pin(&self) -> io::Result<()> {
+        if let Some(pin) = Pin::of(self.start, self.bytes)? {
+            *lock(&self.pin) = Some(pin);
+        }
+        Ok(())
+    }
+
+    /// No page of it is kept by this any more.
+    fn unpin(&self) {
+        let pin = lock(&self.pin).take();
+        drop(pin);
     }
 }
 
@@ -259,20 +277,8 @@ fn lines_of(bytes: usize) -> usize {
     bytes / LINE_BYTES
 }
 
-static UNLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
-
-fn count_unlocked() {
-    UNLOCKED.fetch_add(1, Ordering::Relaxed);
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Pieces of memory shared with peers that could not be kept from being swapped out, or replaced, in
-/// this process so far.
-pub fn memory_unlocked() -> u64 {
-    UNLOCKED.load(Ordering::Relaxed)
 }
 
 /// The memory that one process writes for one direction of a link: [`ReaderWords`], then the ring's
@@ -280,6 +286,14 @@ pub fn memory_unlocked() -> u64 {
 #[derive(Clone, Debug)]
 pub struct Region {
     mapping: Arc<Mapping>,
+}
+
+impl Deref for Region {
+    type Target = Mapping;
+
+    fn deref(&self) -> &Mapping {
+        &self.mapping
+    }
 }
 
 impl Region {
@@ -302,27 +316,6 @@ impl Region {
         let mut mapping = Mapping::anonymous(region_bytes(ring_bytes), MapFlags::PRIVATE)?;
         mapping.keep_from_children()?;
         Ok(Self { mapping: Arc::new(mapping) })
-    }
-
-    /// Touches every page by writing. Only for memory that this process writes.
-    pub fn fill_by_writing(&self) -> io::Result<()> {
-        self.mapping.fill_by_writing()
-    }
-
-    /// Touches every page by reading.
-    pub fn fill_by_reading(&self) -> io::Result<()> {
-        self.mapping.fill_by_reading()
-    }
-
-    /// Keeps its pages, all of which have been touched, from being replaced by anybody who has the file.
-    /// An error: there are no descriptors or no memory for it.
-    pub fn pin(&self) -> io::Result<()> {
-        self.mapping.pin()
-    }
-
-    /// What may be left of it when its link has ended.
-    pub fn remains(&self) -> Remains {
-        Remains::of(&self.mapping)
     }
 
     /// Bytes mapped.
@@ -387,6 +380,14 @@ unsafe impl Send for RegionLines {}
 // SAFETY: as above.
 unsafe impl Sync for RegionLines {}
 
+impl Deref for RegionLines {
+    type Target = Mapping;
+
+    fn deref(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
 impl RegionLines {
     fn new(mapping: &Arc<Mapping>, from: usize) -> Self {
         assert!(from <= mapping.bytes && from.is_multiple_of(LINE_BYTES));
@@ -428,29 +429,6 @@ impl RegionLines {
         Ok(Self::new(&Arc::new(mapping), 0))
     }
 
-    /// Touches every page by writing. Only for memory that this process writes.
-    pub fn fill_by_writing(&self) -> io::Result<()> {
-        self.mapping.fill_by_writing()
-    }
-
-    /// Touches every page by reading.
-    pub fn fill_by_reading(&self) -> io::Result<()> {
-        self.mapping.fill_by_reading()
-    }
-
-    /// Keeps its pages, all of which have been touched, from being replaced by anybody who has the file.
-    /// An error: there are no descriptors or no memory for it.
-    pub fn pin(&self) -> io::Result<()> {
-        self.mapping.pin()
-    }
-
-    /// What may be left of it when its link has ended.
-    pub fn remains(&self) -> Remains {
-        Remains::of(&self.mapping)
-    }
-}
-
-impl RegionLines {
     /// Bytes of all lines.
     pub fn bytes(&self) -> usize {
         self.count.get() * LINE_BYTES

@@ -14,13 +14,29 @@
 //!
 //! Never: an unpaid page is pinned; the pipe of another process is written to.
 
-use super::{HUGE_PAGE, Mapping, lock};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
+
+/// One page of so many bytes is enough.
+pub(super) const HUGE_PAGE: usize = 2 << 20;
+
+static UNLOCKED: AtomicU64 = AtomicU64::new(0);
+
+pub(super) fn count_unlocked() {
+    UNLOCKED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Pieces of memory shared with peers that could not be kept from being swapped out, or replaced, in
+/// this process so far.
+pub fn memory_unlocked() -> u64 {
+    UNLOCKED.load(Ordering::Relaxed)
+}
 
 /// Keeps pages where they are.
 #[derive(Debug)]
@@ -66,72 +82,65 @@ fn pipe(pages: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((stay, end))
 }
 
-impl Mapping {
-    /// Keeps its file's pages, all of which are there, from being replaced; what they were when
+impl Pin {
+    /// Keeps the pages of a mapping, all of which are there, from being replaced; what they were when
     /// this is called is for [`check_size`](super::check_size) to say. Where the system refuses
     /// that, for some of them (without a privilege a pipe has room for 256: `fs.pipe-max-size`) or for
-    /// all, it is counted ([`memory_unlocked`](super::memory_unlocked)). An error: there are no
-    /// descriptors, or no memory, for it.
-    pub(super) fn pin(&self) -> io::Result<()> {
-        let starts: Vec<usize> = (0..self.bytes).step_by(HUGE_PAGE).collect();
+    /// all (`None`), it is counted ([`memory_unlocked`]). An error: there are no descriptors, or no
+    /// memory, for it.
+    pub fn of(start: NonNull<u8>, bytes: usize) -> io::Result<Option<Self>> {
+        let starts = (0..bytes).step_by(HUGE_PAGE).map(|at| start.as_ptr().wrapping_add(at));
+        let starts: Vec<*mut u8> = starts.collect();
         let pinned = match &starts[..] {
-            [_] => self.pin_one(),
-            _ => self.pin_many(&starts),
+            [start] => Self::of_one(*start),
+            _ => Self::of_many(&starts),
         };
         match pinned {
-            Ok(pin) => *lock(&self.pin) = Some(pin),
-            Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(e.into()),
-            Err(_) => super::count_unlocked(),
+            Ok(pin) => Ok(Some(pin)),
+            Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(e.into()),
+            Err(_) => {
+                count_unlocked();
+                Ok(None)
+            }
         }
-        Ok(())
     }
 
-    fn pin_one(&self) -> Result<Pin, Errno> {
-        let Ok(mut open) = HALF.try_lock() else { return self.pin_many(&[0]) };
+    fn of_one(start: *mut u8) -> Result<Self, Errno> {
+        let Ok(mut open) = HALF.try_lock() else { return Self::of_many(&[start]) };
         if let Some(half) = half(&mut open) {
-            self.put_into(&half.end, &[0])?;
-            return Ok(Pin(Some(half.pages)));
+            put_into(&half.end, &[start])?;
+            return Ok(Self(Some(half.pages)));
         }
         let (stay, end) = pipe(2)?;
-        self.put_into(&end, &[0])?;
+        put_into(&end, &[start])?;
         let pages = Arc::new(stay);
         *open = Some(Half { pages: Arc::clone(&pages), end, process: std::process::id() });
-        Ok(Pin(Some(pages)))
+        Ok(Self(Some(pages)))
     }
 
-    fn pin_many(&self, starts: &[usize]) -> Result<Pin, Errno> {
+    fn of_many(starts: &[*mut u8]) -> Result<Self, Errno> {
         let (stay, end) = pipe(starts.len())?;
-        self.put_into(&end, starts)?;
-        Ok(Pin(Some(Arc::new(stay))))
+        put_into(&end, starts)?;
+        Ok(Self(Some(Arc::new(stay))))
     }
+}
 
-    /// Puts the bytes at these offsets into a pipe.
-    fn put_into(&self, end: &OwnedFd, starts: &[usize]) -> Result<(), Errno> {
-        let byte_at = |at: &usize| libc::iovec {
-            // SAFETY: the offset is below the mapping's bytes.
-            iov_base: unsafe { self.start.as_ptr().add(*at) }.cast(),
-            iov_len: 1,
-        };
-        let bytes: Vec<libc::iovec> = starts.iter().map(byte_at).collect();
-        // SAFETY: the kernel takes references to pages of this mapping, and neither reads nor writes
-        // them for this; the list is alive.
-        let put = unsafe {
-            libc::vmsplice(end.as_raw_fd(), bytes.as_ptr(), bytes.len(), libc::SPLICE_F_NONBLOCK)
-        };
-        match usize::try_from(put) {
-            Ok(put) => {
-                if put < starts.len() {
-                    super::count_unlocked();
-                }
-                Ok(())
+/// Puts the bytes at these addresses into a pipe.
+fn put_into(end: &OwnedFd, starts: &[*mut u8]) -> Result<(), Errno> {
+    let byte_at = |start: &*mut u8| libc::iovec { iov_base: start.cast(), iov_len: 1 };
+    let bytes: Vec<libc::iovec> = starts.iter().map(byte_at).collect();
+    // SAFETY: the kernel takes references to the pages at these addresses, or says that there are
+    // none, and neither reads nor writes them for this; the list is alive.
+    let put = unsafe {
+        libc::vmsplice(end.as_raw_fd(), bytes.as_ptr(), bytes.len(), libc::SPLICE_F_NONBLOCK)
+    };
+    match usize::try_from(put) {
+        Ok(put) => {
+            if put < starts.len() {
+                count_unlocked();
             }
-            Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+            Ok(())
         }
-    }
-
-    /// No page of it is kept by this any more.
-    pub(super) fn unpin(&self) {
-        let pin = lock(&self.pin).take();
-        drop(pin);
+        Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

@@ -11,8 +11,10 @@
 //! and threads that touch it meanwhile wait for that); a thread waits for this one (a page may have been
 //! swapped out, and come back only when the peer's control group has memory).
 
-use super::{Mapping, PAGE, RegionLines};
+use super::elsewhere::elsewhere;
+use super::{Mapping, PAGE, Region, RegionLines};
 use crate::link::cells::{self, Lines};
+use core::sync::atomic::AtomicUsize;
 use rustix::mm::{MapFlags, MremapFlags};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -23,17 +25,13 @@ use std::vec::Vec;
 pub struct Remains(Weak<Mapping>);
 
 impl Remains {
-    pub(super) fn of(mapping: &Arc<Mapping>) -> Self {
-        Self(Arc::downgrade(mapping))
-    }
-
     /// Whether the mapping still exists.
     pub fn are_there(&self) -> bool {
         self.0.strong_count() > 0
     }
 
     /// Puts a private copy in its place.
-    pub(super) fn copy(&self) -> io::Result<()> {
+    fn copy(&self) -> io::Result<()> {
         let Some(mapping) = self.0.upgrade() else { return Ok(()) };
         let mut copy = Mapping::anonymous(mapping.bytes, MapFlags::PRIVATE)?;
         copy.keep_from_children()?;
@@ -62,18 +60,36 @@ impl Remains {
     }
 }
 
+impl Region {
+    /// What may be left of it when its link has ended.
+    pub fn remains(&self) -> Remains {
+        Remains(Arc::downgrade(&self.mapping))
+    }
+}
+
+impl RegionLines {
+    /// What may be left of it when its link has ended.
+    pub fn remains(&self) -> Remains {
+        Remains(Arc::downgrade(&self.mapping))
+    }
+}
+
+static COPIERS: AtomicUsize = AtomicUsize::new(0);
+
 /// Puts private copies in the place of these mappings, on a thread that nothing waits for. Without
 /// memory for a copy the mapping stays as it is, which its user's quota allows for.
 pub fn copy_elsewhere(mut remains: Vec<Remains>) {
     remains.retain(Remains::are_there);
     if !remains.is_empty() {
-        super::elsewhere::copy(remains);
+        // One that could not be copied stays as it is.
+        let copy = |remains: Vec<Remains>| remains.iter().for_each(|it| drop(it.copy()));
+        let _ = elsewhere(&COPIERS, "hamlyn-remains", remains, copy);
     }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::super::{Region, create, region_bytes};
+    use super::super::{create, region_bytes};
     use super::*;
     use crate::link::cells::{Ordering, Word};
 

@@ -19,84 +19,36 @@ const BEHIND: u64 = 4;
 /// A server that takes at least this long with a request is reported.
 const SLOW_MS: u64 = 10;
 
-/// Counters of the control plane, and the meaning of a nonzero one for a client that connects.
-const REFUSALS: &[(&str, &str)] = &[
-    ("control.refused_version", "they speak another version of the protocol: build both with one"),
-    ("control.refused_feature", "they require a feature that this process lacks"),
-    (
-        "control.refused_user",
-        "their user may not connect: what the service is served for (its access) decides",
-    ),
-    (
-        "control.refused_connections",
-        "their user has as many connections as one may (connections_per_user_max)",
-    ),
-    (
-        "control.refused_bytes",
-        "their user has as many bytes of rings as one may (bytes_per_user_max)",
-    ),
-    (
-        "control.refused_links",
-        "the process has as many links as it may (links_max, or what its limit on descriptors allows)",
-    ),
-    ("control.refused_application", "the program itself said no"),
-    (
-        "control.refused_places",
-        "an end point had no place left for them (clients_max, subscribers_max, connections_max, \
-         senders_max, a group's members; the last eighth is kept for users who have none)",
-    ),
-    (
-        "control.refused_end_point",
-        "they wanted an end point that is not there, or of another protocol, or asked it for what \
-         it does not do",
-    ),
-    ("control.refused_silent", "they connected and said nothing in time (handshake_timeout_ms)"),
-    (
-        "control.refused_slow",
-        "they did not go on in time (handshake_timeout_ms), or others of their user had not",
-    ),
-    (
-        "control.refused_half_open",
-        "too many others had connected and said nothing (half_open_max, or what its limit on descriptors allows)",
-    ),
-    ("control.refused_unpaid", "they had not filled their ring when others needed the place"),
-    (
-        "control.refused_frame",
-        "what they said makes no sense: they speak something else, or misbehave",
-    ),
-    ("control.refused_descriptor", "they passed a descriptor where none may be"),
-    ("control.refused_memory", "their memory was not filled, sealed or sized as agreed"),
-    ("control.refused_identity", "they could not prove to be the node that they said"),
-    ("control.refused_exhausted", "the process had no descriptors, threads or memory left"),
-    ("links_closed_guessing", "and sent away, having used too many wrong keys (wrong_keys_max)"),
-    (
-        "links_closed_noise",
-        "and sent away, having sent too much that was refused (refusals_per_second_max)",
-    ),
-    ("links_closed_violation", "and sent away, having broken the rules of the ring"),
-];
+/// Counters of the control plane, each with the meaning of a nonzero one for a client that connects.
+const REFUSALS: &str = "\
+control.refused_version they speak another version of the protocol: build both with one
+control.refused_feature they require a feature that this process lacks
+control.refused_user their user may not connect: what the service is served for (its access) decides
+control.refused_connections their user has as many connections as one may (connections_per_user_max)
+control.refused_bytes their user has as many bytes of rings as one may (bytes_per_user_max)
+control.refused_links the process has as many links as it may (links_max, or what its limit on descriptors allows)
+control.refused_application the program itself said no
+control.refused_places an end point had no place left for them (clients_max, subscribers_max, connections_max, senders_max, a group's members; the last eighth is kept for users who have none)
+control.refused_end_point they wanted an end point that is not there, or of another protocol, or asked it for what it does not do
+control.refused_silent they connected and said nothing in time (handshake_timeout_ms)
+control.refused_slow they did not go on in time (handshake_timeout_ms), or others of their user had not
+control.refused_half_open too many others had connected and said nothing (half_open_max, or what its limit on descriptors allows)
+control.refused_unpaid they had not filled their ring when others needed the place
+control.refused_frame what they said makes no sense: they speak something else, or misbehave
+control.refused_descriptor they passed a descriptor where none may be
+control.refused_memory their memory was not filled, sealed or sized as agreed
+control.refused_identity they could not prove to be the node that they said
+control.refused_exhausted the process had no descriptors, threads or memory left
+links_closed_guessing and sent away, having used too many wrong keys (wrong_keys_max)
+links_closed_noise and sent away, having sent too much that was refused (refusals_per_second_max)
+links_closed_violation and sent away, having broken the rules of the ring";
 
-/// Counters of refusals to links, and of features that links lack.
-const WITHOUT: &[(&str, &str)] = &[
-    (
-        "control.refused_bulk",
-        "a bulk ring was refused, so that long messages take the small ring (peer_ring_bytes_max, \
-         bytes_per_user_max)",
-    ),
-    (
-        "control.refused_aperture",
-        "an aperture was refused (aperture_map_max, apertures_per_link_max, apertures_per_user_max)",
-    ),
-    (
-        "control.memory_unlocked",
-        "a ring could not be locked in memory, so that it may be swapped out (RLIMIT_MEMLOCK)",
-    ),
-    (
-        "control.rests",
-        "it took no new connection for a moment, having no descriptors, or a program that takes no \
-         events",
-    ),
-];
+/// Counters of refusals to links, and of features that links lack, likewise.
+const WITHOUT: &str = "\
+control.refused_bulk a bulk ring was refused, so that long messages take the small ring (peer_ring_bytes_max, bytes_per_user_max)
+control.refused_aperture an aperture was refused (aperture_map_max, apertures_per_link_max, apertures_per_user_max)
+control.memory_unlocked a ring could not be locked in memory, so that it may be swapped out (RLIMIT_MEMLOCK)
+control.rests it took no new connection for a moment, having no descriptors, or a program that takes no events";
 
 /// Interprets two looks. `is_wrong`: a reason for a slow or refused connection has been reported
 /// already.
@@ -235,9 +187,9 @@ fn of_requests(before: &Figures, now: &Figures) -> Option<String> {
 }
 
 fn of_refusals(now: &Figures) -> Vec<String> {
-    let counted = |all: &'static [(&str, &str)]| {
-        let counted = all.iter().map(|(name, why)| (now.number(name), *name, *why));
-        counted.filter(|(count, ..)| *count > 0)
+    let counted = |all: &'static str| {
+        let rows = all.lines().filter_map(|line| line.split_once(' '));
+        rows.map(|(name, why)| (now.number(name), name, why)).filter(|(count, ..)| *count > 0)
     };
     let refused = counted(REFUSALS).map(|(count, name, why)| {
         let were = if count == 1 { "was" } else { "were" };

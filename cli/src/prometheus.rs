@@ -30,235 +30,78 @@ enum Kind {
     Histogram,
 }
 
-/// Figures of a process, beside its counters: figure, metric, kind, meaning.
-const OF_PROCESS: &[(&str, &str, Kind, &str)] = &[
-    ("uptime_ms", "uptime_seconds", Kind::Seconds, "Since the node was made."),
-    ("waits", "waits", Kind::Gauge, "1: its program waits for messages, as far as it has said."),
-    (
-        "waiting_ms",
-        "waiting_seconds",
-        Kind::Seconds,
-        "For so long its program has waited; 0: it does not.",
-    ),
-    (
-        "turns",
-        "turns_total",
-        Kind::Counter,
-        "Long turns over its links: a program that makes calls has them.",
-    ),
-    ("links", "links", Kind::Gauge, "Links that there are."),
-    (
-        "requests_held",
-        "requests_held",
-        Kind::Gauge,
-        "Requests that were received and are not replied to.",
-    ),
-    (
-        "samples_dropped",
-        "samples_dropped_total",
-        Kind::Counter,
-        "Samples that subscribers were not sent, because they were slow.",
-    ),
-    (
-        "requests_held_ms",
-        "requests_held_seconds",
-        Kind::Seconds,
-        "All of these were received at least so long ago; 0: that is not known.",
-    ),
-    ("control.receivers", "control_receivers", Kind::Gauge, "Threads that receive descriptors."),
-    (
-        "control.descriptors_leaked",
-        "control_descriptors_leaked_total",
-        Kind::Counter,
-        "Descriptors of strangers that could not be closed.",
-    ),
-    (
-        "control.memory_unlocked",
-        "control_memory_unlocked_total",
-        Kind::Counter,
-        "Rings that could not be locked in memory.",
-    ),
-    (
-        "control.apertures_still_mapped",
-        "control_apertures_still_mapped",
-        Kind::Gauge,
-        "Apertures whose mapping is still being given back.",
-    ),
-];
+/// Figures of a process, beside its counters: figure, metric, meaning.
+const OF_PROCESS: &str = "\
+uptime_ms uptime_seconds Since the node was made.
+waits waits 1: its program waits for messages, as far as it has said.
+waiting_ms waiting_seconds For so long its program has waited; 0: it does not.
+turns turns_total Long turns over its links: a program that makes calls has them.
+links links Links that there are.
+requests_held requests_held Requests that were received and are not replied to.
+samples_dropped samples_dropped_total Samples that subscribers were not sent, because they were slow.
+requests_held_ms requests_held_seconds All of these were received at least so long ago; 0: that is not known.
+control.receivers control_receivers Threads that receive descriptors.
+control.descriptors_leaked control_descriptors_leaked_total Descriptors of strangers that could not be closed.
+control.memory_unlocked control_memory_unlocked_total Rings that could not be locked in memory.
+control.apertures_still_mapped control_apertures_still_mapped Apertures whose mapping is still being given back.";
 
-/// Figures of a link: figure, metric, kind, meaning.
-const OF_LINK: &[(&str, &str, Kind, &str)] = &[
-    ("messages_sent", "messages_sent_total", Kind::Counter, "Messages sent."),
-    (
-        "packets_taken",
-        "packets_taken_total",
-        Kind::Counter,
-        "Packets taken, refused ones included.",
-    ),
-    (
-        "packets_refused",
-        "packets_refused_total",
-        Kind::Counter,
-        "Packets of the peer that were refused.",
-    ),
-    (
-        "ring_bytes_sent",
-        "ring_sent_bytes_total",
-        Kind::Counter,
-        "Bytes written into the rings, in lines of 64, headers included.",
-    ),
-    (
-        "ring_bytes_taken",
-        "ring_taken_bytes_total",
-        Kind::Counter,
-        "Bytes taken out of the rings, likewise.",
-    ),
-    (
-        "ring_bytes_waiting",
-        "ring_waiting_bytes",
-        Kind::Gauge,
-        "Bytes that the peer has yet to take.",
-    ),
-    ("ring_bytes", "ring_size_bytes", Kind::Gauge, "Bytes of the ring that this process writes."),
-    (
-        "messages_queued",
-        "messages_queued",
-        Kind::Gauge,
-        "Messages that wait in work queues for room.",
-    ),
-    ("wakes_sent", "wakes_sent_total", Kind::Counter, "Wake-ups of the peer."),
-    (
-        "waits_for_room_ms",
-        "waits_for_room_seconds",
-        Kind::Seconds,
-        "For so long somebody here has waited, and the peer has taken nothing; 0: nobody waits.",
-    ),
-    (
-        "waits_for_buffer_ms",
-        "waits_for_buffer_seconds",
-        Kind::Seconds,
-        "For so long a sender here has found no buffer of its receiver's free; 0: none waits.",
-    ),
-    (
-        "buffers_held",
-        "buffers_held",
-        Kind::Gauge,
-        "A receiver's buffers with records that its program has not released.",
-    ),
-    (
-        "buffers_max",
-        "buffers_max",
-        Kind::Gauge,
-        "Buffers that the receiver may have; those of longer records are not among them.",
-    ),
-    (
-        "buffers_held_ms",
-        "buffers_held_seconds",
-        Kind::Seconds,
-        "None of these was released for at least so long; 0: that is not known.",
-    ),
-    (
-        "buffers_short",
-        "buffers_short",
-        Kind::Gauge,
-        "1: no buffer is left for what its sender sends next.",
-    ),
-    (
-        "samples_held",
-        "samples_held",
-        Kind::Gauge,
-        "Samples of a publisher's pool that the subscriber's program has not dropped.",
-    ),
-    ("samples_max", "samples_max", Kind::Gauge, "Samples of the pool that it may have at once."),
-    (
-        "samples_held_ms",
-        "samples_held_seconds",
-        Kind::Seconds,
-        "None of these was dropped for at least so long; 0: that is not known.",
-    ),
-    ("samples_short", "samples_short", Kind::Gauge, "1: it gets none until it drops one."),
-    (
-        "places_held",
-        "places_held",
-        Kind::Gauge,
-        "Samples that have come to a subscriber and that its program has not received.",
-    ),
-    ("places_max", "places_max", Kind::Gauge, "Samples for which the subscriber has room."),
-    (
-        "places_held_ms",
-        "places_held_seconds",
-        Kind::Seconds,
-        "None of these was received for at least so long; 0: that is not known.",
-    ),
-    ("places_short", "places_short", Kind::Gauge, "1: its publisher may find no room."),
-    (
-        "samples_dropped",
-        "samples_dropped_total",
-        Kind::Counter,
-        "Samples that the subscriber was not sent, because it was slow.",
-    ),
-    (
-        "messages_held",
-        "messages_held",
-        Kind::Gauge,
-        "Messages that have come to a stream's receiver, a record or several in a buffer, and that its \
-         program has not received.",
-    ),
-    ("messages_max", "messages_max", Kind::Gauge, "Buffers for such messages."),
-    (
-        "messages_held_ms",
-        "messages_held_seconds",
-        Kind::Seconds,
-        "None of these was received for at least so long; 0: that is not known.",
-    ),
-    ("messages_short", "messages_short", Kind::Gauge, "1: its sender may find no buffer free."),
-    (
-        "small_messages_held",
-        "small_messages_held",
-        Kind::Gauge,
-        "The same of small ones, of 64 bytes and less, which have places of their own.",
-    ),
-    ("small_messages_max", "small_messages_max", Kind::Gauge, "Places for small ones."),
-    (
-        "small_messages_held_ms",
-        "small_messages_held_seconds",
-        Kind::Seconds,
-        "None was received for at least so long; 0: that is not known.",
-    ),
-    (
-        "small_messages_short",
-        "small_messages_short",
-        Kind::Gauge,
-        "1: its sender may find no place free.",
-    ),
-    (
-        "window_held",
-        "window_held_bytes",
-        Kind::Gauge,
-        "Bytes of a byte stream that have come and that the program has not read.",
-    ),
-    ("window_max", "window_max_bytes", Kind::Gauge, "Bytes for which the reader has room."),
-    (
-        "window_held_ms",
-        "window_held_seconds",
-        Kind::Seconds,
-        "None of these was read for at least so long; 0: that is not known.",
-    ),
-    ("window_short", "window_short", Kind::Gauge, "1: its writer may find no room."),
-    (
-        "peer_waits_for_room",
-        "peer_waits_for_room",
-        Kind::Gauge,
-        "1: the peer sleeps until this process takes something.",
-    ),
-    (
-        "requests_held",
-        "requests_held",
-        Kind::Gauge,
-        "Requests of the peer that were received and are not replied to.",
-    ),
-    ("age_ms", "age_seconds", Kind::Seconds, "Since the link was made."),
-];
+/// Figures of a link, likewise.
+const OF_LINK: &str = "\
+messages_sent messages_sent_total Messages sent.
+packets_taken packets_taken_total Packets taken, refused ones included.
+packets_refused packets_refused_total Packets of the peer that were refused.
+ring_bytes_sent ring_sent_bytes_total Bytes written into the rings, in lines of 64, headers included.
+ring_bytes_taken ring_taken_bytes_total Bytes taken out of the rings, likewise.
+ring_bytes_waiting ring_waiting_bytes Bytes that the peer has yet to take.
+ring_bytes ring_size_bytes Bytes of the ring that this process writes.
+messages_queued messages_queued Messages that wait in work queues for room.
+wakes_sent wakes_sent_total Wake-ups of the peer.
+waits_for_room_ms waits_for_room_seconds For so long somebody here has waited, and the peer has taken nothing; 0: nobody waits.
+waits_for_buffer_ms waits_for_buffer_seconds For so long a sender here has found no buffer of its receiver's free; 0: none waits.
+buffers_held buffers_held A receiver's buffers with records that its program has not released.
+buffers_max buffers_max Buffers that the receiver may have; those of longer records are not among them.
+buffers_held_ms buffers_held_seconds None of these was released for at least so long; 0: that is not known.
+buffers_short buffers_short 1: no buffer is left for what its sender sends next.
+samples_held samples_held Samples of a publisher's pool that the subscriber's program has not dropped.
+samples_max samples_max Samples of the pool that it may have at once.
+samples_held_ms samples_held_seconds None of these was dropped for at least so long; 0: that is not known.
+samples_short samples_short 1: it gets none until it drops one.
+places_held places_held Samples that have come to a subscriber and that its program has not received.
+places_max places_max Samples for which the subscriber has room.
+places_held_ms places_held_seconds None of these was received for at least so long; 0: that is not known.
+places_short places_short 1: its publisher may find no room.
+samples_dropped samples_dropped_total Samples that the subscriber was not sent, because it was slow.
+messages_held messages_held Messages that have come to a stream's receiver, a record or several in a buffer, and that its program has not received.
+messages_max messages_max Buffers for such messages.
+messages_held_ms messages_held_seconds None of these was received for at least so long; 0: that is not known.
+messages_short messages_short 1: its sender may find no buffer free.
+small_messages_held small_messages_held The same of small ones, of 64 bytes and less, which have places of their own.
+small_messages_max small_messages_max Places for small ones.
+small_messages_held_ms small_messages_held_seconds None was received for at least so long; 0: that is not known.
+small_messages_short small_messages_short 1: its sender may find no place free.
+window_held window_held_bytes Bytes of a byte stream that have come and that the program has not read.
+window_max window_max_bytes Bytes for which the reader has room.
+window_held_ms window_held_seconds None of these was read for at least so long; 0: that is not known.
+window_short window_short 1: its writer may find no room.
+peer_waits_for_room peer_waits_for_room 1: the peer sleeps until this process takes something.
+requests_held requests_held Requests of the peer that were received and are not replied to.
+age_ms age_seconds Since the link was made.";
+
+/// The rows of a table: figure, metric, kind, meaning.
+fn rows(
+    table: &'static str,
+) -> impl Iterator<Item = (&'static str, &'static str, Kind, &'static str)> {
+    table.lines().filter_map(|line| {
+        let (figure, rest) = line.split_once(' ')?;
+        let (metric, help) = rest.split_once(' ')?;
+        let kind = match (figure.ends_with("_ms"), metric.ends_with("_total")) {
+            (true, _) => Kind::Seconds,
+            (_, true) => Kind::Counter,
+            _ => Kind::Gauge,
+        };
+        Some((figure, metric, kind, help))
+    })
+}
 
 /// A metric: its meaning, its kind, and its rows by their labels.
 struct Metric {
@@ -302,8 +145,8 @@ impl Metrics {
         self.add("readable", Kind::Gauge, READABLE, &service, "1".into());
         let took = format!("{:.6}", told.took.as_secs_f64());
         self.add("look_seconds", Kind::Gauge, "Until it had answered.", &service, took);
-        for (figure, metric, kind, help) in OF_PROCESS {
-            self.add_figure(metric, *kind, help, &service, told.figures.text(figure));
+        for (figure, metric, kind, help) in rows(OF_PROCESS) {
+            self.add_figure(metric, kind, help, &service, told.figures.text(figure));
         }
         let described = interface::Counters::described();
         for (name, help) in described.into_iter().chain(control::machine::Counters::described()) {
@@ -365,11 +208,11 @@ impl Metrics {
             label(&link.peer_program().unwrap_or_default()),
             label(link.text("peer_host")),
         );
-        if !budget.take(user, Of::Labels, labels.len() * OF_LINK.len()) {
+        if !budget.take(user, Of::Labels, labels.len() * OF_LINK.lines().count()) {
             return false;
         }
-        for (figure, metric, kind, help) in OF_LINK {
-            self.add_figure(&format!("link_{metric}"), *kind, help, &labels, link.text(figure));
+        for (figure, metric, kind, help) in rows(OF_LINK) {
+            self.add_figure(&format!("link_{metric}"), kind, help, &labels, link.text(figure));
         }
         true
     }
@@ -552,9 +395,9 @@ mod tests {
             .into_iter()
             .chain(control::machine::Counters::described())
             .map(|(name, _)| format!("{name} 5\n"))
-            .chain(OF_PROCESS.iter().map(|row| format!("{} 6\n", row.0)))
+            .chain(rows(OF_PROCESS).map(|row| format!("{} 6\n", row.0)))
             .chain(["room_waits.le_us_1 1\nroom_waits.le_us_4 3\nroom_waits.count 4\nroom_waits.sum_us 70\n".into()])
-            .chain(OF_LINK.iter().map(|row| format!("link.1.{} 7\n", row.0)))
+            .chain(rows(OF_LINK).map(|row| format!("link.1.{} 7\n", row.0)))
             .collect()
     }
 

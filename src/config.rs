@@ -161,7 +161,9 @@ pub use crate::wire::TOKEN_BYTES_MAX;
 trait SettingValue: Sized {
     type Allowed;
     fn parse(text: &str) -> Option<Self>;
-    fn is_allowed(&self, allowed: &Self::Allowed) -> bool;
+    fn is_allowed(&self, _: &Self::Allowed) -> bool {
+        true
+    }
     fn allowed(allowed: &Self::Allowed) -> String;
     fn show(&self) -> String;
 }
@@ -237,9 +239,6 @@ impl SettingValue for bool {
             _ => None,
         }
     }
-    fn is_allowed(&self, _: &()) -> bool {
-        true
-    }
     fn allowed(_: &()) -> String {
         "yes or no".into()
     }
@@ -248,35 +247,33 @@ impl SettingValue for bool {
     }
 }
 
-impl SettingValue for Option<PathBuf> {
+/// Empty text is no value.
+impl<T: SettingValue<Allowed = ()>> SettingValue for Option<T> {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
-        Some((!text.is_empty()).then(|| text.into()))
+        if text.is_empty() { Some(None) } else { T::parse(text).map(Some) }
     }
     fn is_allowed(&self, _: &()) -> bool {
-        self.as_ref().is_none_or(|path| path.is_absolute())
+        self.as_ref().is_none_or(|value| value.is_allowed(&()))
     }
     fn allowed(_: &()) -> String {
-        "an absolute path".into()
+        T::allowed(&())
     }
     fn show(&self) -> String {
-        self.as_ref().map_or(String::new(), |path| path.display().to_string())
+        self.as_ref().map_or(String::new(), T::show)
     }
 }
 
-impl SettingValue for Option<SocketAddr> {
+impl SettingValue for SocketAddr {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
-        if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
-    }
-    fn is_allowed(&self, _: &()) -> bool {
-        true
+        text.parse().ok()
     }
     fn allowed(_: &()) -> String {
         "an address and a port, such as 192.0.2.1:7000 or [::]:7000".into()
     }
     fn show(&self) -> String {
-        self.as_ref().map_or(String::new(), |address| address.to_string())
+        self.to_string()
     }
 }
 
@@ -303,9 +300,6 @@ macro_rules! choice {
             fn parse(text: &str) -> Option<Self> {
                 match text.trim() { $($word => Some(Self::$variant),)+ _ => None }
             }
-            fn is_allowed(&self, _: &()) -> bool {
-                true
-            }
             fn allowed(_: &()) -> String {
                 [$($word),+].join(" or ")
             }
@@ -324,22 +318,20 @@ choice!(Local: Ring = "ring", Tls = "tls");
 const PROVIDER_BYTES_MAX: usize = 64;
 
 /// A provider's name.
-impl SettingValue for Option<String> {
+impl SettingValue for String {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
-        Some((!text.is_empty()).then(|| text.into()))
+        Some(text.into())
     }
     fn is_allowed(&self, _: &()) -> bool {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b";_-".contains(&byte);
-        self.as_ref().is_none_or(|name| {
-            (1..=PROVIDER_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_known)
-        })
+        (1..=PROVIDER_BYTES_MAX).contains(&self.len()) && self.bytes().all(is_known)
     }
     fn allowed(_: &()) -> String {
         std::format!("1 to {PROVIDER_BYTES_MAX} of a-z A-Z 0-9 ; _ -, such as verbs;ofi_rxm")
     }
     fn show(&self) -> String {
-        self.clone().unwrap_or_default()
+        self.clone()
     }
 }
 
@@ -379,11 +371,11 @@ const DNS_PORT: u16 = 53;
 /// Longest name in the DNS, in bytes (RFC 1035), as text without the dot at its end.
 const DNS_NAME_BYTES_MAX: usize = 253;
 
-impl SettingValue for Option<ServiceDirectory> {
+impl SettingValue for ServiceDirectory {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         let Some(rest) = text.strip_prefix("dns:") else {
-            return Some((!text.is_empty()).then(|| ServiceDirectory::File(text.into())));
+            return Some(Self::File(text.into()));
         };
         let (server, domain) = match rest.strip_prefix("//") {
             Some(rest) => {
@@ -401,13 +393,12 @@ impl SettingValue for Option<ServiceDirectory> {
             None => (None, rest),
         };
         let domain = domain.strip_suffix('.').unwrap_or(domain).into();
-        Some(Some(ServiceDirectory::Dns { domain, server }))
+        Some(Self::Dns { domain, server })
     }
     fn is_allowed(&self, _: &()) -> bool {
         match self {
-            None => true,
-            Some(ServiceDirectory::File(path)) => path.is_absolute(),
-            Some(ServiceDirectory::Dns { domain, server }) => {
+            Self::File(path) => path.is_absolute(),
+            Self::Dns { domain, server } => {
                 let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
                 let is_label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(known);
                 domain.len() <= DNS_NAME_BYTES_MAX
@@ -420,7 +411,7 @@ impl SettingValue for Option<ServiceDirectory> {
         "an absolute path, or dns:domain, or dns://address:port/domain".into()
     }
     fn show(&self) -> String {
-        self.as_ref().map_or(String::new(), ToString::to_string)
+        self.to_string()
     }
 }
 

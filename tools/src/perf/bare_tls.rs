@@ -163,13 +163,11 @@ pub fn measure(cores: Cores, plan: Plan) -> Result<f64> {
         let mut message = vec![7; size];
         match plan.test {
             Test::Latency => {
-                let mut trips = RoundTrips::begin(total);
-                for _ in 0..total {
+                let one = || {
                     near.write(&message)?;
-                    near.read_exact(&mut message)?;
-                    trips.end_one();
-                }
-                Ok(trips.one_way_ns(warm_up).p50)
+                    near.read_exact(&mut message)
+                };
+                Ok(RoundTrips::make(warm_up, count, one)?.p50)
             }
             Test::Rate | Test::Bandwidth => {
                 let mut all = |count: u64| -> Result<()> {
@@ -179,10 +177,7 @@ pub fn measure(cores: Cores, plan: Plan) -> Result<f64> {
                     near.read_exact(&mut [0])
                 };
                 all(warm_up)?;
-                let mut result = Ok(());
-                let seconds = clock::seconds(|| result = all(count));
-                result?;
-                let per_s = count as f64 / seconds;
+                let per_s = count as f64 / clock::timed(|| all(count))?;
                 Ok(if plan.test == Test::Bandwidth { per_s * size as f64 } else { per_s })
             }
         }

@@ -220,13 +220,10 @@ pub fn latency(
         PeerArguments { core: cores.far, duty: Duty::Echo, patience, size, count: warm_up + count };
     with_peer(channel, cores, peer, |end| {
         let mut message = vec![7; size];
-        let mut trips = RoundTrips::begin(warm_up + count);
-        for _ in 0..warm_up + count {
+        RoundTrips::make(warm_up, count, || {
             end.write_all(&message)?;
-            end.read_exact(&mut message)?;
-            trips.end_one();
-        }
-        Ok(trips.one_way_ns(warm_up))
+            end.read_exact(&mut message)
+        })
     })
 }
 
@@ -241,12 +238,10 @@ pub fn messages_per_s(
     let peer = PeerArguments { core: cores.far, duty: Duty::Sink, patience, size, count };
     with_peer(channel, cores, peer, |end| {
         let message = vec![7; size];
-        let mut result = Ok(());
-        let seconds = clock::seconds(|| {
-            result = (0..count)
-                .try_for_each(|_| end.write_all(&message))
-                .and_then(|()| end.read_exact(&mut [0]));
-        });
-        result.map(|()| count as f64 / seconds)
+        let seconds = clock::timed(|| {
+            (0..count).try_for_each(|_| end.write_all(&message))?;
+            end.read_exact(&mut [0])
+        })?;
+        Ok(count as f64 / seconds)
     })
 }

@@ -22,6 +22,13 @@ pub fn elapsed_ns(from: u64, to: u64) -> u64 {
 }
 
 /// The time that `run` takes, in seconds.
+pub fn timed<E>(run: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
+    let mut result = Ok(());
+    let taken = seconds(|| result = run());
+    result.map(|()| taken)
+}
+
+/// The time that `run` takes, in seconds.
 pub fn seconds(run: impl FnOnce()) -> f64 {
     let from = ticks();
     run();

@@ -339,13 +339,11 @@ struct Run {
 impl Run {
     fn latency(&self, node: &mut Node) -> Result<super::row::Figure> {
         let message = vec![7; self.plan.size];
-        let mut trips = RoundTrips::begin(self.warm_up + self.plan.count);
-        for _ in 0..self.warm_up + self.plan.count {
+        let one_way_ns = RoundTrips::make(self.warm_up, self.plan.count, || {
             send(node, &self.ticket, &message)?;
-            next(node, self.queue, self.link, self.plan.mode, None)?;
-            trips.end_one();
-        }
-        Ok(super::row::Figure::Latency { one_way_ns: trips.one_way_ns(self.warm_up) })
+            next(node, self.queue, self.link, self.plan.mode, None)
+        })?;
+        Ok(super::row::Figure::Latency { one_way_ns })
     }
 
     /// Messages one after another, at most the credit on their way.
@@ -381,9 +379,7 @@ impl Run {
             Ok(())
         };
         stream(self.warm_up)?;
-        let mut result = Ok(());
-        let seconds = clock::seconds(|| result = stream(self.warm_up + self.plan.count));
-        result?;
+        let seconds = clock::timed(|| stream(self.warm_up + self.plan.count))?;
         let messages_per_s = self.plan.count as f64 / seconds;
         Ok(match self.plan.test {
             Test::Bandwidth => super::row::Figure::Bandwidth {

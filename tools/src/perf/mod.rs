@@ -313,13 +313,9 @@ fn protocol(over: Over) -> Result<String> {
 }
 
 fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure, Peers)>>) -> Row {
-    let commonest = commonest_line(&runs);
-    let repeats = runs.iter().map(|run| run.repeats).sum();
-    let mut kept = of_line(runs, commonest);
-    kept.sort_by(|a, b| a.figure.0.value().total_cmp(&b.figure.0.value()));
-    let median = kept[kept.len() / 2];
-    let value = |run: &Bracketed<(Figure, Peers)>| run.figure.0.value();
-    let (figure, Peers { beside, unix_socket, bare_tls, fi_pingpong }) = median.figure;
+    let line = commonest_line(&runs);
+    let (row, (figure, peers)) = row_of(runs, line, |of| of.0);
+    let Peers { beside, unix_socket, bare_tls, fi_pingpong } = peers;
     let of = |peer: Option<f64>| peer.map(|peer| figure.value() / peer);
     let (one_way_ns, per_s) = match figure {
         Figure::Latency { .. } => (unix_socket, None),
@@ -335,11 +331,6 @@ fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure,
         size: plan.size as u64,
         mode: plan.mode.to_string(),
         links: plan.links,
-        figure,
-        relation: None,
-        baselines: median.baselines,
-        of_least: figure.of_least(&median.baselines),
-        beside_bytes: None,
         of_beside: of(beside),
         beside,
         unix_socket_one_way_ns: one_way_ns,
@@ -349,12 +340,49 @@ fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure,
         bare_tls,
         of_fi_pingpong: fi_pingpong.map(|peer| mean / peer),
         fi_pingpong,
+        ..row
+    }
+}
+
+/// The median of the runs beside this raw line, as a row without a name; and its values.
+fn row_of<T: Copy>(
+    runs: Vec<Bracketed<T>>,
+    line_ns: Option<f64>,
+    figure: impl Fn(&T) -> Figure,
+) -> (Row, T) {
+    let repeats = runs.iter().map(|run| run.repeats).sum();
+    let mut kept = of_line(runs, line_ns);
+    let value = |run: &Bracketed<T>| figure(&run.figure).value();
+    kept.sort_by(|a, b| value(a).total_cmp(&value(b)));
+    let median = kept[kept.len() / 2];
+    let figure = figure(&median.figure);
+    let row = Row {
+        test: String::new(),
+        protocol: String::new(),
+        size: 0,
+        mode: String::new(),
+        links: 0,
+        figure,
+        relation: None,
+        baselines: median.baselines,
+        of_least: figure.of_least(&median.baselines),
+        beside_bytes: None,
+        beside: None,
+        of_beside: None,
+        unix_socket_one_way_ns: None,
+        unix_socket_per_s: None,
+        of_unix_socket: None,
+        bare_tls: None,
+        of_bare_tls: None,
+        fi_pingpong: None,
+        of_fi_pingpong: None,
         runs: kept.len() as u32,
         spread: [value(&kept[0]), value(&kept[kept.len() - 1])],
         repeats,
         steady: median.is_steady,
         others_percent: others::percent(kept.iter().filter_map(|run| run.others)),
-    }
+    };
+    (row, median.figure)
 }
 
 /// The raw line, in nanoseconds, with which those of most runs agree, among the runs during which

@@ -24,6 +24,21 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
+    /// Makes `warm_up` and then `count` of them.
+    #[inline(always)]
+    pub fn make<T, E>(
+        warm_up: u64,
+        count: u64,
+        mut one: impl FnMut() -> Result<T, E>,
+    ) -> Result<Percentiles, E> {
+        let mut trips = Self::begin(warm_up + count);
+        for _ in 0..warm_up + count {
+            one()?;
+            trips.end_one();
+        }
+        Ok(trips.one_way_ns(warm_up))
+    }
+
     /// For `count` of them; the first begins now.
     pub fn begin(count: u64) -> Self {
         let mut ends = vec![1; count as usize + 1];

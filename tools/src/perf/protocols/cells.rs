@@ -3,8 +3,10 @@
 use crate::arguments::Mode;
 use crate::perf::ends::{self, SIZE_MAX};
 use crate::perf::row::Figure;
+use crate::perf::stats::RoundTrips;
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use clap::ValueEnum;
 use hamlyn::config::Config;
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use std::time::Duration;
 pub const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
 /// The interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
     /// The raw interface in fast mode, the base of comparison.
     Raw,
@@ -56,33 +58,19 @@ pub enum Protocol {
     Pieces,
 }
 
-impl Protocol {
-    /// Its name in rows and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Shared => "shared",
-            Self::Adaptive => "adaptive",
-            Self::Over => "over",
-            Self::Tagged => "tagged",
-            Self::Threads => "threads",
-            Self::Progress => "progress",
-            Self::Receivers => "receivers",
-            Self::Call => "call",
-            Self::Datagram => "datagram",
-            Self::Bytes => "bytes",
-            Self::Publish => "publish",
-            Self::Stream => "stream",
-            Self::StreamAperture => "stream-aperture",
-            Self::Memcpy => "memcpy",
-            Self::Aperture => "aperture",
-            Self::Pieces => "pieces",
-        }
+/// The name of an interface or a quantity in rows and on the command line.
+fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&name_of(self))
     }
 }
 
 /// The measured quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
     /// Half of a round trip.
     Latency,
@@ -102,15 +90,7 @@ pub enum Measure {
 
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Latency => "latency",
-            Self::RoundTrip => "round-trip",
-            Self::Rate => "rate",
-            Self::Bandwidth => "bandwidth",
-            Self::Memory => "memory",
-            Self::Revoke => "revoke",
-            Self::Publish => "publish",
-        })
+        f.pad(&name_of(self))
     }
 }
 
@@ -211,7 +191,7 @@ impl Cell {
             bytes if bytes < 1024 => bytes.to_string(),
             bytes => ByteSize::b(bytes as u64).display().iec().to_string().replace(".0 ", ""),
         };
-        format!("{}-{}-{size}", self.protocol.name(), self.measure)
+        format!("{}-{}-{size}", self.protocol, self.measure)
     }
 
     /// The cell with exactly this name, or one of another length of message.
@@ -294,6 +274,13 @@ pub fn mode(cell: Cell) -> Mode {
 /// Both ends poll, except if they are to be adaptive, or if two threads of one process share its processor.
 pub fn config(cell: Cell) -> Result<Config> {
     ends::config(mode(cell), 0)
+}
+
+/// Of round trips, and of those before them that warm up.
+#[inline(always)]
+pub fn of_round_trips<T>(count: u64, one: impl FnMut() -> Result<T>) -> Result<Figure> {
+    let one_way_ns = RoundTrips::make(Cell::warm_up(count), count, one)?;
+    Ok(Figure::Latency { one_way_ns })
 }
 
 /// Of `count` messages in `seconds` seconds.

@@ -6,9 +6,8 @@
 //!   bytes:    near            <--- stream --->    far
 //! ```
 
-use super::cells::{Cell, LIMIT, Protocol, config};
+use super::cells::{Cell, LIMIT, Protocol, config, of_round_trips};
 use crate::perf::row::Figure;
-use crate::perf::stats::RoundTrips;
 use anyhow::{Result, ensure};
 use hamlyn::control::Access;
 use hamlyn::protocol::{
@@ -76,15 +75,11 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
 }
 
 fn measure(mut channel: impl Channel, cell: Cell, count: u64) -> Result<Figure> {
-    let warm_up = Cell::warm_up(count);
     let mut message = vec![7; cell.size];
-    let mut trips = RoundTrips::begin(warm_up + count);
-    for _ in 0..warm_up + count {
+    of_round_trips(count, || {
         channel.send(&message)?;
-        channel.receive(&mut message)?;
-        trips.end_one();
-    }
-    Ok(Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) })
+        channel.receive(&mut message)
+    })
 }
 
 /// The other end.

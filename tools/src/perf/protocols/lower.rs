@@ -7,10 +7,9 @@
 //!              places                         <---
 //! ```
 
-use super::cells::{Cell, LIMIT, Measure, PIECE, Protocol, config};
+use super::cells::{Cell, LIMIT, Measure, PIECE, Protocol, config, of_round_trips};
 use crate::perf::clock;
 use crate::perf::row::Figure;
-use crate::perf::stats::RoundTrips;
 use crate::tickets::ticket_of;
 use anyhow::{Context, Result, ensure};
 use hamlyn::control::{Accept, Access};
@@ -94,33 +93,24 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let figure = match cell.protocol {
         Protocol::Raw | Protocol::Adaptive => {
             let message = vec![7; cell.size];
-            let mut trips = RoundTrips::begin(warm_up + count);
-            for _ in 0..warm_up + count {
+            of_round_trips(count, || {
                 send(&mut own.node, &to, &message, 7)?;
-                own.recv()?;
-                trips.end_one();
-            }
-            Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) }
+                own.recv()
+            })?
         }
         Protocol::Over => {
             let message = vec![7; cell.size];
-            let mut trips = RoundTrips::begin(warm_up + count);
-            for _ in 0..warm_up + count {
+            of_round_trips(count, || {
                 own.node.send_over(link, &to, &message, &[], LIMIT)?;
-                own.recv()?;
-                trips.end_one();
-            }
-            Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) }
+                own.recv()
+            })?
         }
         Protocol::Shared => {
             let (node, message) = (Manager::from_node(own.node)?, vec![7; cell.size]);
-            let mut trips = RoundTrips::begin(warm_up + count);
-            for _ in 0..warm_up + count {
+            return of_round_trips(count, || {
                 node.send_fast(&to, &message, 7, LIMIT)?;
-                node.recv(own.queue, LIMIT)?;
-                trips.end_one();
-            }
-            return Ok(Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) });
+                Ok(node.recv(own.queue, LIMIT)?)
+            });
         }
         _ => {
             let aperture = held(&mut own, link)?;
@@ -156,10 +146,7 @@ fn write_only(aperture: &Aperture, size: usize, warm_up: u64, count: u64) -> Res
     let message = vec![7; size];
     let write = |count| (0..count).try_for_each(|_| aperture.write(0, black_box(&message)));
     write(warm_up)?;
-    let mut result = Ok(());
-    let seconds = clock::seconds(|| result = write(count));
-    result?;
-    Ok(seconds)
+    Ok(clock::timed(|| write(count))?)
 }
 
 fn write_and_announce(
@@ -189,10 +176,7 @@ fn write_and_announce(
         Ok(())
     };
     stream(warm_up)?;
-    let mut result = Ok(());
-    let seconds = clock::seconds(|| result = stream(warm_up + count));
-    result?;
-    Ok(seconds)
+    clock::timed(|| stream(warm_up + count))
 }
 
 /// The other end's resources, its link, and the ticket for answers, once the first end has

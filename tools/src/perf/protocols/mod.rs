@@ -23,7 +23,7 @@ use super::bracket::{Bracketed, Limits, bracketed, repeats_max};
 use super::pin::Cores;
 use super::placement::agree;
 use super::row::{Figure, Relation, Row};
-use super::{commonest_line, of_line, others, pin, ring_shape, row};
+use super::{commonest_line, others, pin, ring_shape, row, row_of};
 use crate::arguments::ProtocolsArguments;
 use crate::{output, progress};
 use anyhow::{Context, Result};
@@ -94,35 +94,12 @@ fn measure(
 }
 
 fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row {
-    let repeats = runs.iter().map(|run| run.repeats).sum();
-    let mut kept = of_line(runs, line_ns);
-    kept.sort_by(|a, b| a.figure.value().total_cmp(&b.figure.value()));
-    let median = kept[kept.len() / 2];
     Row {
         test: cell.measure.to_string(),
-        protocol: cell.protocol.name().to_owned(),
+        protocol: cell.protocol.to_string(),
         size: cell.size as u64,
         mode: cells::mode(cell).to_string(),
-        links: 0,
-        figure: median.figure,
-        relation: None,
-        baselines: median.baselines,
-        of_least: median.figure.of_least(&median.baselines),
-        bare_tls: None,
-        of_bare_tls: None,
-        fi_pingpong: None,
-        of_fi_pingpong: None,
-        beside_bytes: None,
-        beside: None,
-        of_beside: None,
-        unix_socket_one_way_ns: None,
-        unix_socket_per_s: None,
-        of_unix_socket: None,
-        runs: kept.len() as u32,
-        spread: [kept[0].figure.value(), kept[kept.len() - 1].figure.value()],
-        repeats,
-        steady: median.is_steady,
-        others_percent: others::percent(kept.iter().filter_map(|run| run.others)),
+        ..row_of(runs, line_ns, |figure| *figure).0
     }
 }
 

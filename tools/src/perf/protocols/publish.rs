@@ -7,10 +7,9 @@
 //!                              --- announced --->  received and released by each, untimed
 //! ```
 
-use super::cells::{Cell, LIMIT, Measure, config};
+use super::cells::{Cell, LIMIT, Measure, config, of_round_trips};
 use crate::perf::clock;
 use crate::perf::row::Figure;
-use crate::perf::stats::RoundTrips;
 use anyhow::{Result, ensure};
 use hamlyn::control::Access;
 use hamlyn::protocol::{
@@ -73,7 +72,6 @@ fn until(
 pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let manager = Manager::with_config(config(cell)?)?;
     let publisher = publisher(cell, &manager, name)?;
-    let warm_up = Cell::warm_up(count);
     if cell.measure == Measure::Publish {
         let one_ns = loans(cell, &manager, &publisher, 1, count)?;
         let eight_ns = loans(cell, &manager, &publisher, MANY, count)?;
@@ -84,13 +82,10 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let mut subscriber = subscribe(&manager, &back(name))?;
     until_idle(&manager, &publisher, 1)?;
     let sample = vec![7; cell.size];
-    let mut trips = RoundTrips::begin(warm_up + count);
-    for _ in 0..warm_up + count {
+    of_round_trips(count, || {
         publisher.publish(&sample, LIMIT)?;
-        subscriber.receive(LIMIT)?;
-        trips.end_one();
-    }
-    Ok(Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) })
+        Ok(subscriber.receive(LIMIT)?)
+    })
 }
 
 /// The median cost of publishing a loan to so many, after all have released the one before.

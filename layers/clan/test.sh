@@ -7,12 +7,9 @@
 # Each ends within a minute. Ends with 99 where there is no C compiler.
 set -eu
 cd "$(dirname "$0")/../.."
-built=$(cd "${1:-${CARGO_TARGET_DIR:-target}/debug}" && pwd)
-command -v cc >/dev/null 2>&1 || exit 99
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export HAMLYN_DIR="$work/dir"
-mkdir -m 700 "$HAMLYN_DIR"
+layer=clan
+. layers/common.sh
+begin_test "${1-}"
 
 # run PROGRAM
 run() { timeout 60 "$work/$1" || { echo "$1 FAILED" >&2; exit 1; }; }
@@ -38,10 +35,7 @@ if command -v nm >/dev/null 2>&1; then
     diff "$work/declared" "$work/exported"
 fi
 # As it is installed.
-PREFIX="$work/prefix" HAMLYN_BUILT="$built" layers/clan/install.sh install
-# shellcheck disable=SC2046
-cc -Wall -Werror layers/clan/examples/hello.c -o "$work/hello" \
-    $(PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig" pkg-config --cflags --libs hamlyn-clan) -Wl,-rpath,"$work/prefix/lib"
+install_here
+installed hamlyn-clan layers/clan/examples/hello.c hello -Werror
 run hello
-PREFIX="$work/prefix" layers/clan/install.sh uninstall
-[ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
+uninstall_here

@@ -3,34 +3,19 @@
 #
 #   layers/fm/install.sh install|uninstall      with PREFIX and DESTDIR as for `make install`
 #
-# The release build must be there. Without a C compiler, MPI and the libraries over Fast Messages are left out.
+# The release build must be there, or the one in HAMLYN_BUILT. Without a C compiler, MPI and the libraries over Fast
+# Messages are left out.
 set -eu
 cd "$(dirname "$0")/../.."
-PREFIX=${PREFIX:-/usr/local}
-DESTDIR=${DESTDIR-}
-PROFILE=${HAMLYN_PROFILE:-release}
-[ "$PROFILE" != dev ] || PROFILE=debug
-BUILT=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/$PROFILE
-VERSION=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-to=$DESTDIR$PREFIX
-headers='fm fm1'
+layer=fm
+. layers/common.sh
+begin_install
 over='fm_sockets shmem ga'
-
-# pc NAME DESCRIPTION LIBRARIES
-pc() {
-    printf 'prefix=%s\nName: %s\nDescription: %s\nVersion: %s\nLibs: -L${prefix}/lib %s\nCflags: -I${prefix}/include/hamlyn-fm\n' \
-        "$PREFIX" "$1" "$2" "$VERSION" "$3" >"$to/lib/pkgconfig/$1.pc"
-}
 
 case ${1-} in
     install)
-        [ -e "$BUILT/libhamlyn_fm.so" ] || { echo "$BUILT/libhamlyn_fm.so is not built" >&2; exit 1; }
-        install -d "$to/lib/pkgconfig" "$to/include/hamlyn-fm" "$to/bin"
-        for name in $headers; do install -m 644 "layers/fm/include/$name.h" "$to/include/hamlyn-fm/"; done
-        install -m 755 "$BUILT/libhamlyn_fm.so" "$to/lib/libhamlynfm.so"
-        install -m 644 "$BUILT/libhamlyn_fm.a" "$to/lib/libhamlynfm.a"
+        library 'Fast Messages on Hamlyn' fm fm1
         [ ! -e "$BUILT/hamlyn-fm" ] || install -m 755 "$BUILT/hamlyn-fm" "$to/bin/"
-        pc hamlyn-fm 'Fast Messages on Hamlyn' -lhamlynfm
         if ! command -v cc >/dev/null 2>&1; then
             echo 'no C compiler: MPI, sockets, shmem and global arrays over Fast Messages are left out'
             exit 0
@@ -48,15 +33,10 @@ case ${1-} in
         sed -i "s|-L$to/lib|-L$PREFIX/lib|" "$to/lib/pkgconfig/hamlyn-mpi.pc"
         ;;
     uninstall)
-        rm -rf "$to/include/hamlyn-fm" "$to/include/hamlyn-mpi"
-        for file in lib/libhamlynfm.so lib/libhamlynfm.a lib/libhamlynfmover.a lib/libhamlynmpi.so lib/libhamlynmpi.a \
+        take_away lib/libhamlynfm.so lib/libhamlynfm.a lib/libhamlynfmover.a lib/libhamlynmpi.so lib/libhamlynmpi.a \
             lib/pkgconfig/hamlyn-fm.pc lib/pkgconfig/hamlyn-fm-over.pc lib/pkgconfig/hamlyn-mpi.pc \
-            bin/hamlyn-fm bin/hamlynmpicc bin/hamlynmpicxx; do
-            rm -f "$to/$file"
-        done
+            bin/hamlyn-fm bin/hamlynmpicc bin/hamlynmpicxx
+        rm -rf "$to/include/hamlyn-mpi"
         ;;
-    *)
-        sed -n '2,6p' "$0" >&2
-        exit 2
-        ;;
+    *) usage ;;
 esac

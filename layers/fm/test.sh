@@ -7,12 +7,9 @@
 # for, and ends within a minute. Ends with 99 where there is no C compiler.
 set -eu
 cd "$(dirname "$0")/../.."
-built=$(cd "${1:-${CARGO_TARGET_DIR:-target}/debug}" && pwd)
-command -v cc >/dev/null 2>&1 || exit 99
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export HAMLYN_DIR="$work/dir"
-mkdir -m 700 "$HAMLYN_DIR"
+layer=fm
+. layers/common.sh
+begin_test "${1-}"
 
 # compile COMPILER SOURCE PROGRAM
 compile() {
@@ -43,16 +40,13 @@ other=$!
 HAMLYN_FM_MEET=somewhere timeout 60 "$work/ring"
 wait "$other"
 # As it is installed: the README's program, and MPI's compiler.
-PREFIX="$work/prefix" HAMLYN_PROFILE=dev layers/fm/install.sh install
+install_here
 sed -n '/^```c$/,/^```$/p' layers/fm/README.md | grep -v '^```' >"$work/hello.c"
-# shellcheck disable=SC2046
-cc -Wall "$work/hello.c" -o "$work/hello" $(PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig" pkg-config --cflags --libs hamlyn-fm) \
-    -Wl,-rpath,"$work/prefix/lib"
+installed hamlyn-fm "$work/hello.c" hello
 run 3 hello
 "$work/prefix/bin/hamlynmpicc" layers/fm/mpi/examples/cg.c -o "$work/cg" -lm
 run 2 cg
-PREFIX="$work/prefix" layers/fm/install.sh uninstall
-[ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
+uninstall_here
 for more in over mpi; do
     if [ -x layers/fm/$more/test.sh ]; then
         echo "== layers/fm/$more"

@@ -6,10 +6,9 @@
 # Needs a C compiler and libtirpc-dev, without which it installs nothing and says so.
 set -eu
 cd "$(dirname "$0")/../.."
-PREFIX=${PREFIX:-/usr/local}
-DESTDIR=${DESTDIR-}
-VERSION=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-to=$DESTDIR$PREFIX
+layer=rpc
+. layers/common.sh
+begin_install
 
 case ${1-} in
     install)
@@ -27,22 +26,8 @@ case ${1-} in
         rm -f "$to/lib/libhamlynrpc.a"
         ar rcs "$to/lib/libhamlynrpc.a" "$work"/*.o
         install -m 644 layers/rpc/include/hamlyn_rpc.h "$to/include/hamlyn-rpc/"
-        cat >"$to/lib/pkgconfig/hamlyn-rpc.pc" <<EOF
-prefix=$PREFIX
-Name: hamlyn-rpc
-Description: ONC RPC on Hamlyn, for rpcgen's stubs
-Version: $VERSION
-Requires: hamlyn libtirpc
-Libs: -L\${prefix}/lib -lhamlynrpc -lpthread
-Cflags: -I\${prefix}/include/hamlyn-rpc
-EOF
+        pc hamlyn-rpc "ONC RPC on Hamlyn, for rpcgen's stubs" '-lhamlynrpc -lpthread' 'hamlyn libtirpc'
         ;;
-    uninstall)
-        rm -rf "$to/include/hamlyn-rpc"
-        rm -f "$to/lib/libhamlynrpc.a" "$to/lib/pkgconfig/hamlyn-rpc.pc"
-        ;;
-    *)
-        sed -n '2,6p' "$0" >&2
-        exit 2
-        ;;
+    uninstall) take_away lib/libhamlynrpc.a lib/pkgconfig/hamlyn-rpc.pc ;;
+    *) usage ;;
 esac

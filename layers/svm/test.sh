@@ -6,13 +6,10 @@
 # Each program ends within a minute. Ends with 99 where there is no C compiler.
 set -eu
 cd "$(dirname "$0")/../.."
-built=$(cd "${1:-${CARGO_TARGET_DIR:-target}/debug}" && pwd)
+layer=svm
+. layers/common.sh
+begin_test "${1-}"
 hamlyn=${2:-$built/hamlyn}
-command -v cc >/dev/null 2>&1 || exit 99
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export HAMLYN_DIR="$work/dir"
-mkdir -m 700 "$HAMLYN_DIR"
 flags='-O1 -g -fno-builtin-malloc -Wall -Wextra -Werror -Ilayers/svm/include'
 libs="-L$built -lhamlyn_svm -Wl,-rpath,$built -lm -lpthread"
 
@@ -145,14 +142,10 @@ if [ $status != 70 ] || ! grep -q '^svm: process 0: another thread than that whi
 fi
 
 # As it is installed.
-PREFIX="$work/prefix" HAMLYN_SVM_BUILT="$built" layers/svm/install.sh install
-export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
-# shellcheck disable=SC2046
-cc -Wall layers/svm/examples/hello.c -o "$work/hello" $(pkg-config --cflags --libs hamlyn-svm) -Wl,-rpath,"$work/prefix/lib"
+install_here
+installed hamlyn-svm layers/svm/examples/hello.c hello
 run 2 hello
-# shellcheck disable=SC2046
-cc -Wall -include anl.h layers/svm/tests/c/anl.c -o "$work/anl" $(pkg-config --cflags --libs hamlyn-anl) -Wl,-rpath,"$work/prefix/lib"
+installed hamlyn-anl layers/svm/tests/c/anl.c anl -include anl.h
 timeout 60 "$work/anl" 2
-PREFIX="$work/prefix" layers/svm/install.sh uninstall
-[ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
+uninstall_here
 echo 'all passed'

@@ -3,30 +3,17 @@
 #
 #   layers/vmmc/install.sh install|uninstall      with PREFIX and DESTDIR as for `make install`
 #
-# The release build must be there (or another, in the folder HAMLYN_VMMC_BUILT). Without a C compiler, NX and BSP are
+# The release build must be there (or another, in the folder HAMLYN_BUILT). Without a C compiler, NX and BSP are
 # left out.
 set -eu
 cd "$(dirname "$0")/../.."
-PREFIX=${PREFIX:-/usr/local}
-DESTDIR=${DESTDIR-}
-BUILT=${HAMLYN_VMMC_BUILT:-${CARGO_TARGET_DIR:-target}/release}
-VERSION=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-to=$DESTDIR$PREFIX
-
-# pc NAME DESCRIPTION LIBRARIES
-pc() {
-    printf 'prefix=%s\nName: %s\nDescription: %s\nVersion: %s\nLibs: -L${prefix}/lib %s\nCflags: -I${prefix}/include/hamlyn-vmmc\n' \
-        "$PREFIX" "$1" "$2" "$VERSION" "$3" >"$to/lib/pkgconfig/$1.pc"
-}
+layer=vmmc
+. layers/common.sh
+begin_install
 
 case ${1-} in
     install)
-        [ -e "$BUILT/libhamlyn_vmmc.so" ] || { echo "$BUILT/libhamlyn_vmmc.so is not built" >&2; exit 1; }
-        install -d "$to/lib/pkgconfig" "$to/include/hamlyn-vmmc"
-        install -m 644 layers/vmmc/include/vmmc.h "$to/include/hamlyn-vmmc/"
-        install -m 755 "$BUILT/libhamlyn_vmmc.so" "$to/lib/libhamlynvmmc.so"
-        install -m 644 "$BUILT/libhamlyn_vmmc.a" "$to/lib/libhamlynvmmc.a"
-        pc hamlyn-vmmc 'Virtual memory-mapped communication on Hamlyn' -lhamlynvmmc
+        library 'Virtual memory-mapped communication on Hamlyn' vmmc
         if ! command -v cc >/dev/null 2>&1; then
             echo 'no C compiler: NX and BSP over VMMC are left out'
             exit 0
@@ -46,12 +33,8 @@ case ${1-} in
         pc hamlyn-bsp 'BSPlib over VMMC on Hamlyn' '-lhamlynbsp -lhamlynvmmc'
         ;;
     uninstall)
-        rm -rf "$to/include/hamlyn-vmmc"
+        take_away lib/libhamlynvmmc.so
         for name in vmmc nx bsp; do rm -f "$to/lib/libhamlyn$name.a" "$to/lib/pkgconfig/hamlyn-$name.pc"; done
-        rm -f "$to/lib/libhamlynvmmc.so"
         ;;
-    *)
-        sed -n '2,7p' "$0" >&2
-        exit 2
-        ;;
+    *) usage ;;
 esac

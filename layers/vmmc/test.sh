@@ -6,13 +6,10 @@
 # Each program ends within a minute. Ends with 99 where there is no C compiler.
 set -eu
 cd "$(dirname "$0")/../.."
-built=$(cd "${1:-${CARGO_TARGET_DIR:-target}/debug}" && pwd)
+layer=vmmc
+. layers/common.sh
+begin_test "${1-}"
 hamlyn=${2:-$built/hamlyn}
-command -v cc >/dev/null 2>&1 || exit 99
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export HAMLYN_DIR="$work/dir"
-mkdir -m 700 "$HAMLYN_DIR"
 flags='-O1 -g -Wall -Wextra -Werror -Ilayers/vmmc/include -Ilayers/vmmc/nx -Ilayers/vmmc/bsp'
 libs="-L$built -lhamlyn_vmmc -Wl,-rpath,$built -lm"
 
@@ -171,18 +168,12 @@ else
 fi
 
 # As it is installed.
-PREFIX="$work/prefix" HAMLYN_VMMC_BUILT="$built" layers/vmmc/install.sh install
-export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
-installed() {
-    # shellcheck disable=SC2046
-    cc -Wall "$2" -o "$work/$3" $(pkg-config --cflags --libs "$1") -Wl,-rpath,"$work/prefix/lib" -lm
-}
+install_here
 installed hamlyn-vmmc layers/vmmc/examples/hello.c hello
 run 2 hello
 installed hamlyn-nx layers/vmmc/programs/grid.c grid
 run 2 grid 34 10
 installed hamlyn-bsp layers/vmmc/tests/c/bsp.c bsp
 run 2 bsp
-PREFIX="$work/prefix" layers/vmmc/install.sh uninstall
-[ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
+uninstall_here
 echo 'all passed'

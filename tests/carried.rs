@@ -17,7 +17,6 @@ use hamlyn::protocol::{
 use hamlyn::{Accept, Access, ApertureAccess, Config, MetadataIndex, Node, SlotConfig, Ticket};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::mpsc;
 use support::{Dir, LIMIT, skipped, until_node};
 
@@ -45,11 +44,7 @@ fn configs(kind: Kind) -> (Vec<Dir>, Config, Config) {
         if kind == Kind::Ring {
             return dirs[0].config();
         }
-        let path = dir.path.join("secret");
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).mode(0o600).open(&path).unwrap();
-        writeln!(file, "{}", "5a".repeat(32)).unwrap();
-        let config = dir.config().secret(path);
+        let config = dir.config().secret(dir.secret());
         match kind {
             Kind::Tls(rails) => config.rails(rails),
             Kind::Fabric(provider, rails) => {

@@ -33,10 +33,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::{Dir, LIMIT, LONG, Peer, Random, Role, say, skipped};
-use with::{
-    HERE, NEEDED, listening, named, offer, offer_of, secret, strictly, tls, trusted, until,
-};
+use support::{Dir, LIMIT, LONG, Peer, Random, Role, listening, say, skipped};
+use with::{HERE, NEEDED, named, offer, offer_of, strictly, tls, trusted, until};
 
 /// Its providers of reliable datagrams over TCP: `tcp` is `net` in 1.17.
 fn providers() -> Vec<&'static str> {
@@ -219,7 +217,7 @@ fn without_a_library_or_a_provider_it_is_tls_and_explain_says_why() {
 /// Another process that doubles what it is sent, and where it listens.
 fn process(provider: &str, settings: &[(&str, &str)]) -> (Dir, Peer, String) {
     let dir = Dir::new("process", &[]);
-    let key = secret(&dir).display().to_string();
+    let key = dir.secret().display().to_string();
     let library = named("HAMLYN_FABRIC_LIBRARY").unwrap_or_default().display().to_string();
     let own = [
         ("SECRET", key.as_str()),
@@ -273,7 +271,7 @@ fn a_process_that_ends_while_it_connects_ends_well() {
     let own = [("FABRIC", "trusted"), ("FABRIC_LIBRARY", library.as_str())];
     let dir = Dir::new("leaves", &own);
     let at = format!("hamlyn://{}/nothing", manager.listens_at().unwrap());
-    let secret = secret(&here);
+    let secret = here.secret();
     // Most of them while the first question is answered, which loads and unloads the providers' files.
     for milliseconds in (2..=152).step_by(10) {
         let args = format!("{at} {milliseconds}");

@@ -29,10 +29,10 @@ use hamlyn::{
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::{
-    Dir, LIMIT, LONG, Peer, Role, Station, aperture_event, closed, connected, pattern, say,
-    skipped, ticket_of, until_node,
+    Dir, LIMIT, LONG, Peer, Role, Station, aperture_event, closed, connected, listening, pattern,
+    say, skipped, ticket_of, until_node,
 };
-use with::{HERE, listening, named, offer, offer_of, secret, strictly, trusted, until};
+use with::{HERE, named, offer, offer_of, strictly, trusted, until};
 
 const RW: ApertureAccess = ApertureAccess::ReadWrite;
 const RO: ApertureAccess = ApertureAccess::ReadOnly;
@@ -655,7 +655,7 @@ fn words_about_memory_that_no_host_says_end_the_link_and_those_that_ask_too_much
 /// A process that owns, or holds and writes on and on.
 fn process(provider: &str, role: &str) -> (Dir, Peer, String) {
     let dir = Dir::new("process", &[]);
-    let key = secret(&dir).display().to_string();
+    let key = dir.secret().display().to_string();
     let library = named("HAMLYN_FABRIC_LIBRARY").unwrap_or_default().display().to_string();
     let own = [
         ("SECRET", key.as_str()),

@@ -10,18 +10,12 @@ use hamlyn::protocol::{
     StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::{Dir, LIMIT, LONG, Peer, Role, alone, say, until};
+use support::{Dir, LIMIT, LONG, Peer, Role, alone, listening, say, until};
 
 fn secret(dir: &Dir, name: &str, digits: &str) -> PathBuf {
-    let path = dir.path.join(name);
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).mode(0o600).open(&path).unwrap();
-    writeln!(file, "{}", digits.repeat(32)).unwrap();
-    path
+    dir.write(name, digits.repeat(32))
 }
 
 fn config(dir: &Dir, secret: &Path) -> Config {
@@ -32,8 +26,7 @@ fn config(dir: &Dir, secret: &Path) -> Config {
 fn pair() -> (Dir, Dir, Manager, Manager, String) {
     let (there, here) = (Dir::new("there", &[]), Dir::new("here", &[]));
     let key = secret(&there, "secret", "7f");
-    let listens =
-        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let listens = listening(config(&there, &key));
     let server = Manager::with_config(listens).unwrap();
     server.start_progress().unwrap();
     let client = Manager::with_config(config(&here, &key)).unwrap();
@@ -47,8 +40,7 @@ fn what_the_network_does_not_take_leaves_though_the_node_sleeps_in_another_call(
     let there = Dir::new("slow", &[]);
     let here = Dir::new("fast", &[("WAIT_MODE", "blocking")]);
     let key = secret(&there, "secret", "7f");
-    let listens =
-        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let listens = listening(config(&there, &key));
     let mut slow = Node::with_config(listens).unwrap();
     let area = slow.message_area(4096).unwrap();
     let queue = slow.notification_queue(2 * MESSAGES).unwrap();
@@ -94,8 +86,7 @@ fn what_the_network_does_not_take_leaves_though_the_node_sleeps_in_another_call(
 fn a_link_that_its_node_has_never_looked_at_ends_with_it() {
     let (there, here) = (Dir::new("there", &[]), Dir::new("here", &[]));
     let key = secret(&there, "secret", "7f");
-    let listens =
-        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let listens = listening(config(&there, &key));
     let mut server = Node::with_config(listens).unwrap();
     server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
     let at = server.listens_at().unwrap();
@@ -116,8 +107,7 @@ fn a_link_that_its_node_has_never_looked_at_ends_with_it() {
 fn who_polls_once_a_millisecond_hears_from_its_only_link_to_another_host_before_long() {
     let (there, here) = (Dir::new("there", &[]), Dir::new("here", &[]));
     let key = secret(&there, "secret", "7f");
-    let listens =
-        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let listens = listening(config(&there, &key));
     let mut server = Node::with_config(listens).unwrap();
     server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
     let at = server.listens_at().unwrap();
@@ -333,8 +323,7 @@ fn a_seed_grows_a_sender_wherever_its_bearer_is() {
     // Nor is another node taken for the one that made it.
     let third = Dir::new("third", &[]);
     let key = secret(&third, "secret", "7f");
-    let listens =
-        config(&third, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let listens = listening(config(&third, &key));
     let impostor = Manager::with_config(listens).unwrap();
     let wrong = far.at_host(&impostor.listens_at().unwrap().to_string()).unwrap();
     assert!(TaggedSender::grow(&client, &wrong, Some(Duration::from_secs(2))).is_err());

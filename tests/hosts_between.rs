@@ -22,10 +22,7 @@ use hamlyn::wire::NodeId;
 use hamlyn::{Access, Config, LinkId, Node};
 use hand::Hand;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,22 +32,14 @@ const LOOPBACK: &str = "127.0.0.1:0";
 /// The client's greeting to a proved server, and to no other.
 const GREETING: &[u8] = b"what it wants";
 
-fn write(dir: &Dir, name: &str, text: &str) -> PathBuf {
-    let path = dir.path.join(name);
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    path
-}
-
 /// Keys with the secret of the two ends.
 fn with_secret(dir: &Dir) -> Config {
-    dir.config().secret(write(dir, "secret", &"7f".repeat(32)))
+    dir.config().secret(dir.secret())
 }
 
 /// Keys with another secret: only a certificate that proves nothing to these ends.
 fn without_secret(dir: &Dir) -> Config {
-    dir.config().secret(write(dir, "secret", &"00".repeat(32)))
+    dir.config().secret(dir.write("secret", &"00".repeat(32)))
 }
 
 /// Certificates for `localhost`, each with a key of its own, of one authority.
@@ -74,9 +63,9 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let own = params.signed_by(&key, &self.issuer).unwrap();
         dir.config()
-            .certificate(write(dir, "own.pem", &own.pem()))
-            .certificate_key(write(dir, "key.pem", &key.serialize_pem()))
-            .trusted(write(dir, "trusted.pem", &self.pem))
+            .certificate(dir.write("own.pem", &own.pem()))
+            .certificate_key(dir.write("key.pem", &key.serialize_pem()))
+            .trusted(dir.write("trusted.pem", &self.pem))
     }
 }
 

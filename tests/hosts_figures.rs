@@ -18,20 +18,14 @@ use hamlyn::control::hosts::said::Said;
 use hamlyn::control::stat_of;
 use hamlyn::transport::path::Path as _;
 use hamlyn::{Accept, Access, Config, Node};
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 use support::*;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
 fn config(dir: &Dir) -> Config {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    writeln!(file, "{}", "7f".repeat(32)).unwrap();
-    dir.config().secret(path)
+    dir.config().secret(dir.secret())
 }
 
 /// A node that serves `x`, and tells its figures to these.

@@ -24,27 +24,13 @@ use hand::Hand;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use support::{Dir, LIMIT};
-
-fn write(dir: &Dir, name: &str, text: &str) -> PathBuf {
-    let path = dir.path.join(name);
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    path
-}
+use support::{Dir, LIMIT, listening};
 
 fn secret(dir: &Dir) -> Config {
-    dir.config().secret(write(dir, "secret", &"7f".repeat(32)))
-}
-
-fn listening(config: Config) -> Config {
-    config.listen("127.0.0.1:0".parse::<SocketAddr>().unwrap())
+    dir.config().secret(dir.secret())
 }
 
 /// A server that doubles what it is sent, until it is dropped.
@@ -671,9 +657,9 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let own = params.signed_by(&key, &self.issuer).unwrap();
         dir.config()
-            .certificate(write(dir, "own.pem", &own.pem()))
-            .certificate_key(write(dir, "key.pem", &key.serialize_pem()))
-            .trusted(write(dir, "trusted.pem", &trusted.pem))
+            .certificate(dir.write("own.pem", &own.pem()))
+            .certificate_key(dir.write("key.pem", &key.serialize_pem()))
+            .trusted(dir.write("trusted.pem", &trusted.pem))
     }
 }
 
@@ -724,20 +710,20 @@ fn certificates_decide_who_connects() {
     assert!(error.contains("alert"), "{error}");
     // Keys that cannot be used are an error at once, and say what to do.
     let error = |config: Config| Manager::with_config(listening(config)).map(|_| ()).unwrap_err();
-    let open = write(&dir, "open", &"7f".repeat(32));
+    let open = dir.write("open", &"7f".repeat(32));
     let chmod = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     };
     chmod(&open, 0o644);
-    let changeable = write(&dir, "changeable", "nothing of it is read");
+    let changeable = dir.write("changeable", "nothing of it is read");
     chmod(&changeable, 0o666);
     std::fs::create_dir(dir.path.join("directory")).unwrap();
-    let in_open_directory = dir.config().secret(write(&dir, "directory/secret", &"7f".repeat(32)));
+    let in_open_directory = dir.config().secret(dir.write("directory/secret", &"7f".repeat(32)));
     chmod(&dir.path.join("directory"), 0o777);
     for (config, why) in [
         (dir.config(), "hamlyn keys"),
         (dir.config().secret(open), "chmod 600"),
-        (dir.config().secret(write(&dir, "short", "7f7f")), "64 hexadecimal digits"),
+        (dir.config().secret(dir.write("short", "7f7f")), "64 hexadecimal digits"),
         (in_open_directory, "chmod go-w"),
         (good.issue(&dir, &["localhost"], &good, false).trusted(changeable), "chmod go-w"),
         (dir.config().secret(dir.path.join("none")), "No such file"),

@@ -17,23 +17,13 @@ use hamlyn::protocol::{
     Client, Manager, Server, ServerConfig, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, ApertureAccess, Config, LinkId, Node};
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::*;
 
 const RING: (&str, &str) = ("LOCAL", "ring");
 const LOOPBACK: &str = "127.0.0.1:0";
-
-fn secret(dir: &Dir) -> PathBuf {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    writeln!(file, "{}", "7f".repeat(32)).unwrap();
-    path
-}
 
 fn config(dir: &Dir, key: &Path) -> Config {
     dir.config_with(&[RING]).secret(key)
@@ -94,7 +84,7 @@ fn event_of(node: &mut Node, what: &str, is_it: impl Fn(&Event) -> bool) -> Even
 #[test]
 fn a_name_that_turns_out_to_be_local_takes_the_ring_and_apertures_work_over_it() {
     let dir = Dir::new("ring", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let (mut there, at) = server(listens(config(&dir, &key), LOOPBACK), yes());
     let mut here = Node::with_config(config(&dir, &key)).unwrap();
     let link = here.connect(&at, b"hello", LIMIT).unwrap();
@@ -135,7 +125,7 @@ fn is_root() -> bool {
 #[test]
 fn calls_seeds_and_names_of_a_directory_take_the_ring_too() {
     let dir = Dir::new("managers", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let services = dir.path.join("services");
     let config = config(&dir, &key).directory(services.clone());
     let there = Manager::with_config(listens(config.clone(), LOOPBACK)).unwrap();
@@ -175,7 +165,7 @@ fn so_does_the_loopback_of_ipv6_and_a_listener_of_both_versions() {
         return skipped("this host has no IPv6");
     }
     let dir = Dir::new("six", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let mut here = Node::with_config(config(&dir, &key)).unwrap();
     let (there, at) = server(listens(config(&dir, &key), "[::1]:0"), yes());
     let link = here.connect(&at, b"", LIMIT).unwrap();
@@ -191,7 +181,7 @@ fn so_does_the_loopback_of_ipv6_and_a_listener_of_both_versions() {
 #[test]
 fn another_process_that_serves_the_local_name_is_not_taken_and_hears_nothing() {
     let dir = Dir::new("liar", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let path = key.to_str().unwrap();
     let elsewhere = Dir::new("honest", &[("SECRET", path), ("LISTEN", LOOPBACK)]);
     let mut peer = Peer::start("server", &elsewhere, "");
@@ -210,7 +200,7 @@ fn another_process_that_serves_the_local_name_is_not_taken_and_hears_nothing() {
 #[test]
 fn another_node_of_the_same_process_is_not_taken() {
     let (dir, elsewhere) = (Dir::new("second", &[]), Dir::new("first", &[]));
-    let key = secret(&dir);
+    let key = dir.secret();
     let (mut there, at) = server(listens(config(&elsewhere, &key), LOOPBACK), yes());
     let (liar, _) = server(listens(config(&dir, &key), LOOPBACK), yes());
     let mut here = Node::with_config(config(&dir, &key)).unwrap();
@@ -224,7 +214,7 @@ fn another_node_of_the_same_process_is_not_taken() {
 #[test]
 fn who_is_refused_here_and_let_in_from_other_hosts_is_connected_over_tls() {
     let dir = Dir::new("refused", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let (mut there, at) = server(listens(config(&dir, &key), LOOPBACK), Accept::Ask);
     let asked = std::thread::spawn(move || {
         let mut asked = Vec::new();
@@ -252,7 +242,7 @@ fn who_is_refused_here_and_let_in_from_other_hosts_is_connected_over_tls() {
 #[test]
 fn without_the_local_name_or_a_directory_that_can_be_read_it_is_tls() {
     let (dir, other) = (Dir::new("there", &[]), Dir::new("here", &[]));
-    let key = secret(&dir);
+    let key = dir.secret();
     let (_there, at) = server(listens(config(&dir, &key), LOOPBACK), yes());
     let mut here = Node::with_config(config(&other, &key)).unwrap();
     let link = here.connect(&at, b"", LIMIT).unwrap();
@@ -273,7 +263,7 @@ fn without_the_local_name_or_a_directory_that_can_be_read_it_is_tls() {
 #[test]
 fn who_is_not_let_in_from_other_hosts_is_not_let_in_by_the_ring() {
     let dir = Dir::new("group", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let mut there = Node::with_config(listens(config(&dir, &key), LOOPBACK)).unwrap();
     hamlyn::control::setup_shared_dir(&dir.config()).unwrap();
     let own_group = rustix::process::getegid().as_raw();
@@ -296,7 +286,7 @@ fn who_is_not_let_in_from_other_hosts_is_not_let_in_by_the_ring() {
 #[test]
 fn a_server_that_says_neither_yes_nor_no_is_waited_for_no_longer_than_asked() {
     let dir = Dir::new("silent", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let (mut there, at) = server(listens(config(&dir, &key), LOOPBACK), Accept::Ask);
     let mut here = Node::with_config(config(&dir, &key)).unwrap();
     let error = here.connect(&at, b"", Some(Duration::from_millis(600))).unwrap_err();
@@ -324,7 +314,7 @@ fn a_server_that_says_neither_yes_nor_no_is_waited_for_no_longer_than_asked() {
 #[test]
 fn a_service_of_another_user_is_found_under_his_name_where_it_is_for_others() {
     let Some((dir, exe)) = for_users("users", &[("LISTEN", LOOPBACK)]) else { return };
-    let key = secret(&dir);
+    let key = dir.secret();
     // Its secret is a file of its own.
     let own = dir.path.join("its-secret");
     std::fs::copy(&key, &own).unwrap();
@@ -410,7 +400,7 @@ fn lie(listener: &TcpListener, config: &Config, says: Says) -> (Vec<bool>, Meeti
 #[test]
 fn a_host_that_says_what_is_not_so_of_where_it_is_is_connected_to_over_tls() {
     let dir = Dir::new("lies", &[]);
-    let key = secret(&dir);
+    let key = dir.secret();
     let config = config(&dir, &key);
     let (mut victim, _) = server(listens(config.clone(), LOOPBACK), Accept::Ask);
     // Of this process as the victim is, and of another node; and changed.

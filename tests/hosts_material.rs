@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use support::{Dir, LIMIT, skipped, until};
+use support::{Dir, LIMIT, listening, skipped, until};
 
 /// A directory in which OpenSSL has made an authority, an intermediate, and a host's certificate.
 struct Files {
@@ -109,10 +109,6 @@ impl Files {
     fn load(&self, files: [&str; 3]) -> Result<Keys, String> {
         Keys::load(&self.config(files)).map_err(|error| error.to_string())
     }
-}
-
-fn listening(config: Config) -> Config {
-    config.listen("127.0.0.1:0".parse::<SocketAddr>().unwrap())
 }
 
 #[test]

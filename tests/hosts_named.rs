@@ -18,7 +18,6 @@ use hamlyn::{Accept, Access, Node};
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -183,11 +182,7 @@ fn messages(question: &Message<[u8]>, says: Says) -> Vec<Vec<u8>> {
 // ---- two hosts
 
 fn secret(dir: &Dir, digits: &str) -> PathBuf {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).mode(0o600).open(&path).unwrap();
-    writeln!(file, "{}", digits.repeat(32)).unwrap();
-    path
+    dir.write("secret", digits.repeat(32))
 }
 
 /// A host that serves `double`, until it is dropped.

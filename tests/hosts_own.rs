@@ -13,21 +13,12 @@ use hamlyn::{Accept, Access, Config, Node};
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{Costs, Dir, LIMIT, Peer, Role, alone, refuse, say, until};
 
 const LOOPBACK: &str = "127.0.0.1:0";
-
-fn write(dir: &Dir, name: &str, bytes: &[u8]) -> PathBuf {
-    let path = dir.path.join(name);
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all(bytes).unwrap();
-    path
-}
 
 /// A byte of the secret, which is nowhere in this program.
 fn secret_byte(i: usize) -> u8 {
@@ -36,7 +27,7 @@ fn secret_byte(i: usize) -> u8 {
 
 fn secret(dir: &Dir) -> PathBuf {
     let digits: String = (0..32).map(|i| format!("{:02x}", secret_byte(i))).collect();
-    write(dir, "secret", digits.as_bytes())
+    dir.write("secret", digits.as_bytes())
 }
 
 fn listening(config: Config) -> Config {
@@ -170,7 +161,7 @@ fn a_secret_is_wiped_when_nobody_has_it_any_more() {
     let dir = Dir::new("wiped", &[]);
     let (own, key) = authority.issue(&dir, "host.example");
     let masked: Vec<u8> = key.serialize_der().iter().map(|byte| byte ^ MASK).collect();
-    write(&dir, "masked", &masked);
+    dir.write("masked", &masked);
     // A key alone, and both together.
     let path = secret(&dir).display().to_string();
     let file = |name: &str| dir.path.join(name).display().to_string();
@@ -342,9 +333,9 @@ impl Authority {
         let own = params.signed_by(&key, &self.issuer).unwrap();
         let config = dir
             .config()
-            .certificate(write(dir, "own.pem", own.pem().as_bytes()))
-            .certificate_key(write(dir, "key.pem", key.serialize_pem().as_bytes()))
-            .trusted(write(dir, "trusted.pem", self.pem.as_bytes()));
+            .certificate(dir.write("own.pem", own.pem().as_bytes()))
+            .certificate_key(dir.write("key.pem", key.serialize_pem().as_bytes()))
+            .trusted(dir.write("trusted.pem", self.pem.as_bytes()));
         (config, key)
     }
 }

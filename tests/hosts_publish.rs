@@ -17,22 +17,16 @@ use hamlyn::protocol::{
     Relay, RelayConfig, RelayError, SubscribeConfig, Subscriber, WhenSlow,
 };
 use hamlyn::{Access, Config};
-use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{Dir, LIMIT, LONG, pattern, until};
+use support::{Dir, LIMIT, LONG, listening, pattern, until};
 
 // ---- two hosts
 
 fn config(dir: &Dir) -> Config {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all("7f".repeat(32).as_bytes()).unwrap();
-    dir.config().secret(path).listen("127.0.0.1:0".parse::<SocketAddr>().unwrap())
+    listening(dir.config().secret(dir.secret()))
 }
 
 /// A publisher's host, and another, with a cable between them.

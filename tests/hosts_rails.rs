@@ -32,10 +32,9 @@ use hamlyn::transport::rails::numbers::{RailHead, RailKind, WINDOW};
 use hamlyn::{Accept, Access, Config, LinkId, MetadataIndex, Node, NodeSendError, SlotConfig};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use support::{Dir, LIMIT, pattern, until};
+use support::{Dir, LIMIT, listening, pattern, until};
 
 // ---- two hosts
 
@@ -43,15 +42,7 @@ use support::{Dir, LIMIT, pattern, until};
 const TIMEOUT: (&str, &str) = ("HOST_TIMEOUT_MS", "2000");
 
 fn secret(dir: &Dir) -> Config {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all("7f".repeat(32).as_bytes()).unwrap();
-    dir.config().secret(path)
-}
-
-fn listening(config: Config) -> Config {
-    config.listen("127.0.0.1:0".parse::<SocketAddr>().unwrap())
+    dir.config().secret(dir.secret())
 }
 
 /// Settings of both ends, and the cables between them, once the one that listens is there.

@@ -14,15 +14,10 @@ use hamlyn::{Access, Config, Event, GREETING_BYTES_MAX, Node};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
 use support::*;
 
 fn secret(dir: &Dir, name: &str, digits: &str) -> Config {
-    let path = dir.path.join(name);
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all(digits.repeat(32).as_bytes()).unwrap();
-    dir.config().secret(path)
+    dir.config().secret(dir.write(name, digits.repeat(32)))
 }
 
 /// A node that other hosts may connect to.

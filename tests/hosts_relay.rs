@@ -17,11 +17,10 @@ use hamlyn::{
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::{Costs, Dir, LIMIT, LONG, alone, until};
+use support::{Costs, Dir, LIMIT, LONG, alone, listening, until};
 
 const LOOPBACK: &str = "127.0.0.1:0";
 /// Messages that each end sends.
@@ -31,15 +30,7 @@ const MESSAGE_BYTES: usize = 600;
 const TIMEOUT: (&str, &str) = ("HANDSHAKE_TIMEOUT_MS", "1500");
 
 fn config(dir: &Dir) -> Config {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all("7f".repeat(32).as_bytes()).unwrap();
-    dir.config().secret(path)
-}
-
-fn listening(config: Config) -> Config {
-    config.listen(LOOPBACK.parse::<SocketAddr>().unwrap())
+    dir.config().secret(dir.secret())
 }
 
 // ---- the relay

@@ -11,9 +11,7 @@ use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
 use hamlyn::os::fabric::FabricEndPoint;
 use hamlyn::transport::channel::Channel;
 use hamlyn::transport::offer::{self, FabricOffer, OfferReply};
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,16 +23,8 @@ pub fn named(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-pub fn secret(dir: &Dir) -> PathBuf {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    writeln!(file, "{}", "7f".repeat(32)).unwrap();
-    path
-}
-
 pub fn tls(dir: &Dir) -> Config {
-    dir.config().secret(secret(dir))
+    dir.config().secret(dir.secret())
 }
 
 pub fn trusted(dir: &Dir, provider: &str) -> Config {
@@ -43,10 +33,6 @@ pub fn trusted(dir: &Dir, provider: &str) -> Config {
         Some(library) => config.fabric_library(library),
         None => config,
     }
-}
-
-pub fn listening(config: Config) -> Config {
-    config.listen(SocketAddr::from((HERE, 0)))
 }
 
 /// Meets a server and offers this; what it says to that.

@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -132,6 +133,20 @@ impl Dir {
         Self { path, settings }
     }
 
+    /// A file that its owner alone may read.
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path.join(name);
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(&path).unwrap().write_all(text.as_ref()).unwrap();
+        path
+    }
+
+    /// A file with the secret that the two hosts of most tests have.
+    pub fn secret(&self) -> PathBuf {
+        self.write("secret", "7f".repeat(32))
+    }
+
     /// The settings, without variables of the user who runs the tests.
     pub fn config(&self) -> Config {
         self.config_with(&[])
@@ -146,6 +161,11 @@ impl Dir {
         })
         .unwrap()
     }
+}
+
+/// The settings of a host that others connect to.
+pub fn listening(config: Config) -> Config {
+    config.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
 }
 
 impl Drop for Dir {

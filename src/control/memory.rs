@@ -25,7 +25,8 @@ use super::frame::Memory;
 use super::machine::{Expected, MemoryOutcome, Touched};
 use crate::os::aperture::Pages;
 use crate::os::memory::{
-    self, DescriptorError, Region, RegionLines, SEALS_READ_ONLY, WantedDescriptor, region_bytes,
+    self, DescriptorError, Mapping, Region, RegionLines, SEALS_READ_ONLY, WantedDescriptor,
+    region_bytes,
 };
 use rustix::fs::SealFlags;
 use std::io;
@@ -69,35 +70,41 @@ fn check(file: &OwnedFd, bytes: usize, filled: bool) -> Result<(), DescriptorErr
     if filled { memory::check_pages(file, bytes) } else { Ok(()) }
 }
 
+/// The size of a ring's file; `None`: memory of the application's.
+fn size_of(memory: Memory, bytes: u64) -> Option<usize> {
+    match memory {
+        Memory::Ring(_) => Some(region_bytes(bytes as usize)),
+        Memory::Bulk(_) => Some(bytes as usize),
+        Memory::Aperture(_) => None,
+    }
+}
+
 impl MadeMemory {
     /// A ring that this process writes. `fill`: it pays for it.
     pub(super) fn make(memory: Memory, bytes: u32, fill: bool) -> io::Result<Self> {
-        let is_bulk = matches!(memory, Memory::Bulk(_));
-        let size = if is_bulk { bytes as usize } else { region_bytes(bytes as usize) };
+        let size = size_of(memory, bytes.into()).ok_or(io::ErrorKind::InvalidInput)?;
         if fill {
             memory::check_room(size)?;
         }
-        let file = memory::create(size)?;
-        let made = match is_bulk {
-            true => {
-                let lines = RegionLines::map_writable(&file, size)?;
-                if fill {
-                    lines.fill_by_writing()?;
-                    lines.pin()?;
-                }
-                Self::Bulk(lines, Arc::new(file))
-            }
-            false => {
-                let region = Region::map_writable(&file, size)?;
-                if fill {
-                    region.fill_by_writing()?;
-                    region.pin()?;
-                }
-                Self::Ring(region, Arc::new(file))
-            }
+        let file = Arc::new(memory::create(size)?);
+        let made = match memory {
+            Memory::Bulk(_) => Self::Bulk(RegionLines::map_writable(&file, size)?, file),
+            _ => Self::Ring(Region::map_writable(&file, size)?, file),
         };
+        if fill && let Some(mapping) = made.mapping() {
+            mapping.fill_by_writing()?;
+            mapping.pin()?;
+        }
         memory::seal(made.file(), SEALS_READ_ONLY)?;
         Ok(made)
+    }
+
+    fn mapping(&self) -> Option<&Mapping> {
+        match self {
+            Self::Ring(region, _) => Some(region),
+            Self::Bulk(lines, _) => Some(lines),
+            Self::Aperture(_) => None,
+        }
     }
 
     pub(super) fn file(&self) -> &Arc<OwnedFd> {
@@ -111,20 +118,13 @@ impl MadeMemory {
     /// then on; for a page that was swapped out, that waits for the control group of the process
     /// that pays.
     pub(super) fn touch(&self) -> Touched {
-        let bytes = match self {
-            Self::Ring(region, _) => region.bytes(),
-            Self::Bulk(lines, _) => lines.bytes(),
-            // Its owner touches it.
-            Self::Aperture(_) => return Touched::Yes,
-        };
+        // An aperture's owner touches it.
+        let Some(mapping) = self.mapping() else { return Touched::Yes };
+        let bytes = mapping.bytes();
         if memory::check(self.file(), &wanted(bytes, true)).is_err() {
             return Touched::NotPaid;
         }
-        let there = match self {
-            Self::Ring(region, _) => region.fill_by_writing().and_then(|()| region.pin()),
-            Self::Bulk(lines, _) => lines.fill_by_writing().and_then(|()| lines.pin()),
-            Self::Aperture(_) => Ok(()),
-        };
+        let there = mapping.fill_by_writing().and_then(|()| mapping.pin());
         match there {
             Err(e) => Touched::Unavailable(e.to_string()),
             // The process that had it until now may have replaced its pages by larger ones.
@@ -138,53 +138,44 @@ impl Mapped {
     /// Checks a stranger's file, which is tmpfs if its seals are there, and maps it. A ring is then to be
     /// [pinned](Self::pin), and [looked at](Self::check_size) again.
     pub(super) fn map(file: &OwnedFd, expected: &Expected) -> Result<Self, MemoryOutcome> {
-        let result = match expected.memory {
-            Memory::Ring(_) => {
-                let size = region_bytes(expected.bytes as usize);
-                check(file, size, !expected.is_paid_here)
-                    .and_then(|()| Region::map_read_only(file, size).map_err(DescriptorError::Map))
-                    .and_then(|region| {
-                        // Where it is paid for it stays from now on: nothing waits for this thread.
-                        region.fill_by_reading().map_err(DescriptorError::Map)?;
-                        Ok(Self::Ring(region))
-                    })
+        let map = || {
+            let Some(size) = size_of(expected.memory, expected.bytes) else {
+                let pages = Pages::hold(file, expected.bytes, expected.access)?;
+                return Ok(Self::Aperture(pages));
+            };
+            check(file, size, !expected.is_paid_here)?;
+            let mapped = match expected.memory {
+                Memory::Bulk(_) => RegionLines::map_read_only(file, size).map(Self::Bulk),
+                _ => Region::map_read_only(file, size).map(Self::Ring),
+            };
+            let mapped = mapped.map_err(DescriptorError::Map)?;
+            if let Some(mapping) = mapped.mapping() {
+                // Where it is paid for it stays from now on: nothing waits for this thread.
+                mapping.fill_by_reading().map_err(DescriptorError::Map)?;
             }
-            Memory::Bulk(_) => {
-                let size = expected.bytes as usize;
-                check(file, size, !expected.is_paid_here)
-                    .and_then(|()| {
-                        RegionLines::map_read_only(file, size).map_err(DescriptorError::Map)
-                    })
-                    .and_then(|lines| {
-                        lines.fill_by_reading().map_err(DescriptorError::Map)?;
-                        Ok(Self::Bulk(lines))
-                    })
-            }
-            Memory::Aperture(_) => {
-                Pages::hold(file, expected.bytes, expected.access).map(Self::Aperture)
-            }
+            Ok(mapped)
         };
-        result.map_err(taken)
+        map().map_err(taken)
+    }
+
+    fn mapping(&self) -> Option<&Mapping> {
+        match self {
+            Self::Ring(region) => Some(region),
+            Self::Bulk(lines) => Some(lines),
+            // Its holder's quota counts what is agreed, and its owner pays for what is there.
+            Self::Aperture(_) => None,
+        }
     }
 
     /// Keeps a ring's pages from being replaced. Not in the strangers' table of descriptors: what this
     /// opens is closed in the program's.
     pub(super) fn pin(&self) -> io::Result<()> {
-        match self {
-            Self::Ring(region) => region.pin(),
-            Self::Bulk(lines) => lines.pin(),
-            // Its holder's quota counts what is agreed, and its owner pays for what is there.
-            Self::Aperture(_) => Ok(()),
-        }
+        self.mapping().map_or(Ok(()), Mapping::pin)
     }
 
     /// Whether a ring has the pages that were agreed and no more, once they are pinned.
     pub(super) fn check_size(file: &OwnedFd, expected: &Expected) -> Result<(), MemoryOutcome> {
-        let bytes = match expected.memory {
-            Memory::Ring(_) => region_bytes(expected.bytes as usize),
-            Memory::Bulk(_) => expected.bytes as usize,
-            Memory::Aperture(_) => return Ok(()),
-        };
+        let Some(bytes) = size_of(expected.memory, expected.bytes) else { return Ok(()) };
         memory::check_size(file, bytes).map_err(taken)
     }
 }

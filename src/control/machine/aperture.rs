@@ -19,15 +19,9 @@
 
 use super::super::frame::{Frame, LinkFeatures, LinkSide, Memory, MemoryWord, Reason, owner_of};
 use super::account::Accounts;
+use super::table::{ApertureRow, ROWS_MAX, WAITING_MAX};
 use super::{Action, ConnectionId, Machine, MachineEvent, MemoryOutcome};
 use crate::wire::{APERTURE_PAGE_BYTES, ApertureAccess};
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
-
-/// Most apertures of one owner on a link, for any settings.
-const ROWS_MAX: usize = 256;
-/// Most of them that the holder has not yet mapped.
-const WAITING_MAX: usize = 16;
 
 /// An aperture that could not be exported. Nothing was sent to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,88 +50,6 @@ pub enum ApertureError {
     /// The holder has yet to map others. Later it can be done.
     #[error("not now: the holder has not yet mapped {0} others")]
     Waiting(usize),
-}
-
-/// One aperture of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ApertureRow {
-    /// Ours; offered to the holder.
-    Offered { bytes: u64 },
-    /// Ours; it was passed, and is not yet mapped.
-    Passed,
-    /// Ours; held.
-    Live,
-    /// Ours; revoked, and the holder has yet to confirm its release.
-    Revoked,
-    /// Theirs; waits for a receiver.
-    Wanted { bytes: u64, access: ApertureAccess, until_ns: u64 },
-    /// Theirs; a receiver waits for it.
-    Taking { bytes: u64 },
-    /// Theirs; mapped here.
-    Held { bytes: u64 },
-    /// Theirs; revoked, and the application has yet to release it.
-    Recalled { bytes: u64 },
-    /// Theirs; refused or released here.
-    Released,
-}
-
-impl ApertureRow {
-    /// Bytes of the other end's that this process has, or is about to.
-    fn bytes_held(&self) -> Option<u64> {
-        match self {
-            Self::Wanted { bytes, .. }
-            | Self::Taking { bytes }
-            | Self::Held { bytes }
-            | Self::Recalled { bytes } => Some(*bytes),
-            _ => None,
-        }
-    }
-}
-
-/// All of one link.
-#[derive(Debug, Default)]
-pub(super) struct LinkApertures {
-    made: u32,
-    last_theirs: u32,
-    rows: BTreeMap<u32, ApertureRow>,
-}
-
-impl LinkApertures {
-    fn of(&self, owner: LinkSide) -> impl Iterator<Item = &ApertureRow> {
-        self.rows.iter().filter(move |row| owner_of(*row.0) == owner).map(|row| row.1)
-    }
-
-    /// The number of the other end's apertures that this process holds.
-    pub fn held(&self) -> u32 {
-        self.rows.values().filter(|row| row.bytes_held().is_some()).count() as u32
-    }
-
-    fn bytes_held(&self) -> u64 {
-        self.rows.values().filter_map(ApertureRow::bytes_held).sum()
-    }
-
-    /// The deadline of the first that waits for a receiver.
-    pub fn until_ns(&self) -> Option<u64> {
-        let until = |row: &ApertureRow| match row {
-            ApertureRow::Wanted { until_ns, .. } => Some(*until_ns),
-            _ => None,
-        };
-        self.rows.values().filter_map(until).min()
-    }
-
-    /// Those whose deadline has passed.
-    pub fn late(&self, now_ns: u64) -> Vec<u32> {
-        let is_late = |row: &ApertureRow| matches!(row, ApertureRow::Wanted { until_ns, .. } if *until_ns <= now_ns);
-        self.rows.iter().filter(|row| is_late(row.1)).map(|row| *row.0).collect()
-    }
-
-    /// A receiver waits for it from now on.
-    pub fn take(&mut self, number: u32) -> Option<(u64, ApertureAccess)> {
-        let row = self.rows.get_mut(&number)?;
-        let ApertureRow::Wanted { bytes, access, .. } = *row else { return None };
-        *row = ApertureRow::Taking { bytes };
-        Some((bytes, access))
-    }
 }
 
 impl Machine {

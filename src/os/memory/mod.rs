@@ -248,6 +248,11 @@ impl Mapping {
         }
     }
 
+    /// Bytes mapped.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Keeps its pages, all of which have been touched, from being replaced by anybody who has the file.
     /// An error: there are no descriptors or no memory for it.
     pub fn pin(&self) -> io::Result<()> {
@@ -316,11 +321,6 @@ impl Region {
         let mut mapping = Mapping::anonymous(region_bytes(ring_bytes), MapFlags::PRIVATE)?;
         mapping.keep_from_children()?;
         Ok(Self { mapping: Arc::new(mapping) })
-    }
-
-    /// Bytes mapped.
-    pub fn bytes(&self) -> usize {
-        self.mapping.bytes
     }
 
     /// The ring.

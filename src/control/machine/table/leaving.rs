@@ -8,9 +8,8 @@
 //! Never: a connection is taken out anywhere else; `Linked` or `Parting` is left without a report;
 //! memory waits for the application without counting to an account.
 
-use super::{ConnectionStage, Marks, Table};
+use super::{ConnectionStage, LinkRemains, Marks, Table};
 use crate::control::frame::{LinkSide, Reason};
-use crate::control::machine::account::User;
 use crate::control::machine::{ConnectFailure, ConnectionId, LinkEnd, MachineEvent, RequestId};
 use alloc::string::String;
 
@@ -53,16 +52,6 @@ pub(in crate::control::machine) struct LeftConnection {
     pub was_unpaid: bool,
     /// It was on its way to a link.
     pub was_half_way: bool,
-}
-
-/// The remains of a link that has ended, until the application has taken its events.
-#[derive(Debug)]
-pub(super) struct LinkRemains {
-    id: ConnectionId,
-    user: User,
-    marks: Marks,
-    bytes: u64,
-    apertures: u32,
 }
 
 impl Table {

@@ -16,17 +16,17 @@
 //!
 //! Never: a connection is in no account.
 
+mod apertures;
 mod leaving;
 mod receivers;
 mod transfer;
 
+pub(super) use apertures::{ApertureRow, LinkApertures, ROWS_MAX, WAITING_MAX};
 pub(super) use leaving::{LeaveReason, Report};
-
 pub(super) use transfer::Transfer;
 
 use super::super::frame::{COOKIE_BYTES, Hello, LinkFeatures, LinkSide, Memory};
 use super::account::{Accounts, User};
-use super::aperture::LinkApertures;
 use super::queue::UserQueue;
 use super::{ConnectionId, Peer, RequestId, Wait, Who};
 use crate::wire::NodeId;
@@ -34,7 +34,6 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use leaving::LinkRemains;
 
 /// A link that is being agreed: the rings travel, the second connection joins.
 #[derive(Debug)]
@@ -275,6 +274,16 @@ type WantedMemory = VecDeque<(u64, Memory)>;
 
 /// Connections with their users: those of one user are found together, oldest first.
 type ByUser = BTreeSet<(User, ConnectionId)>;
+
+/// The remains of a link that has ended, until the application has taken its events.
+#[derive(Debug)]
+struct LinkRemains {
+    id: ConnectionId,
+    user: User,
+    marks: Marks,
+    bytes: u64,
+    apertures: u32,
+}
 
 /// All connections, and the accounts of their users.
 #[derive(Debug)]

@@ -11,8 +11,9 @@ const PREFIX: &str = "HAMLYN_";
 const JOB: [&str; 4] = ["HAMLYN_JOB_FD", "HAMLYN_JOB_HOST", "HAMLYN_JOB_RANK", "HAMLYN_JOB_SIZE"];
 
 /// The variables of this project's own builds, tests, measurements, layers and examples.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "HAMLYN_BENCH_",
+    "HAMLYN_BUILT",
     // Cargo also sets it for a program that it runs: see tour/build.rs.
     "HAMLYN_COMMIT",
     "HAMLYN_COMPILER",

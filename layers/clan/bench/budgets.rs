@@ -1,18 +1,17 @@
 //! Instructions of events and of deposits beside tripwires, against a committed table.
 //!
-//! `cargo bench -p hamlyn-clan --bench clan_budgets` runs this program again under valgrind's callgrind,
-//! which counts the instructions of each row, and compares the counts with `bench/budgets.txt`;
-//! `-- --write` writes that file. Counts are exact on a busy machine; time is not measured here. Without
-//! valgrind: exit status 99, and a sentence. How it counts: see Fast Messages' `bench/budgets.rs`.
+//! `cargo bench -p hamlyn-clan --bench clan_budgets`; how it counts: see `counted`.
 
+#[path = "../../counted.rs"]
+mod counted;
+
+use counted::{Outcome, Row, counted_if, row_ends};
 use hamlyn::node::PreparedTicket;
 use hamlyn::{Access, SlotConfig};
 use hamlyn_clan::{
     Aperture, Clan, Config, EventId, EventQueue, Region, Rights, Target, Trip, Wire,
 };
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
@@ -21,13 +20,6 @@ const COUNT: u64 = 2048;
 /// Puts before the turn that takes them.
 const BATCH: u64 = 16;
 const MANY: u64 = 100_000;
-/// A count above the table's by more than this share fails.
-const TOLERANCE: f64 = 0.05;
-
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
-
-/// A row: its name, the most instructions wanted beyond those of the named row, or by themselves.
-type Row = (&'static str, Option<(f64, Option<&'static str>)>, &'static str);
 
 const ROWS: &[Row] = &[
     ("event", Some((90.0, None)), "raise and take, one event registered"),
@@ -45,23 +37,6 @@ const ROWS: &[Row] = &[
     ("put-plain", None, "the whole of a prepared packet of 16 bytes to a plain slot, both sides"),
     ("put", None, "the whole of a put of 16 bytes where no wire is, both sides"),
 ];
-
-/// callgrind counts the instructions of this function, and of all that it calls.
-#[inline(never)]
-fn measured(work: &mut dyn FnMut() -> Outcome) -> Outcome {
-    // Not a jump: counting ends where this function returns.
-    std::hint::black_box(work())
-}
-
-/// callgrind writes what was counted.
-#[inline(never)]
-fn row_ends() {
-    std::hint::black_box(());
-}
-
-fn counted_if(is_counted: bool, work: &mut dyn FnMut() -> Outcome) -> Outcome {
-    if is_counted { measured(work) } else { work() }
-}
 
 fn events() -> Outcome {
     let mut queues = Vec::new();
@@ -189,97 +164,6 @@ fn measure() -> Outcome {
     puts()
 }
 
-/// One count for each row.
-fn counts() -> Outcome<Vec<f64>> {
-    let out = tempfile::tempdir()?;
-    let (file, log) = (out.path().join("counts"), out.path().join("valgrind.txt"));
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
-    valgrind.args(["--toggle-collect=clan_budgets::measured"]);
-    valgrind.args(["--dump-after=clan_budgets::row_ends"]);
-    valgrind.arg(format!("--callgrind-out-file={}", file.display()));
-    valgrind.arg(format!("--log-file={}", log.display()));
-    valgrind.env("HAMLYN_DIR", out.path()).env("HAMLYN_WAIT_MODE", "polled");
-    let status = valgrind.arg(std::env::current_exe()?).arg("--measure").status()?;
-    if !status.success() {
-        return Err(format!("valgrind: {status}: {}", std::fs::read_to_string(log)?).into());
-    }
-    let total = |row: usize| -> Outcome<f64> {
-        let text = std::fs::read_to_string(file.with_extension((row + 1).to_string()))?;
-        let totals = text.lines().find_map(|line| line.strip_prefix("totals: "));
-        let totals: f64 = totals.ok_or("a file of counts without totals")?.trim().parse()?;
-        Ok(totals / COUNT as f64)
-    };
-    (0..ROWS.len()).map(total).collect()
-}
-
-fn table() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/budgets.txt")
-}
-
-/// The most that is wanted of a row, in words and as a count.
-fn most((_, wanted, _): &Row, counts: &[f64]) -> (String, Option<f64>) {
-    match wanted {
-        None => ("-".into(), None),
-        Some((most, None)) => (format!("{most}"), Some(*most)),
-        Some((more, Some(than))) => {
-            let at = ROWS.iter().position(|row| row.0 == *than).unwrap_or(0);
-            (format!("{than}+{more}"), Some(counts[at] + more))
-        }
-    }
-}
-
-fn check(writes: bool) -> Outcome<bool> {
-    let counts = counts()?;
-    if writes {
-        let mut text = String::from(
-            "# Instructions (callgrind, release profile): written by `cargo bench -p hamlyn-clan --bench\n\
-             # clan_budgets -- --write`; without it, the same command fails above them by 5 %. `most` is the\n\
-             # number wanted.\n\
-             # row        instructions           most  counted\n",
-        );
-        for (row, count) in ROWS.iter().zip(&counts) {
-            let (most, _) = most(row, &counts);
-            text += &format!("{:<14}{count:>11.1}{most:>15}  {}\n", row.0, row.2);
-        }
-        std::fs::write(table(), text)?;
-    }
-    let text = std::fs::read_to_string(table())?;
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let cells = lines.filter_map(|line| {
-        let mut cells = line.split_whitespace();
-        Some((cells.next()?, cells.next()?.parse::<f64>().ok()?))
-    });
-    let (table, mut within): (BTreeMap<_, _>, _) = (cells.collect(), true);
-    println!("{:<14}{:>10}{:>10}{:>15}", "row", "counted", "table", "most");
-    for (row, count) in ROWS.iter().zip(&counts) {
-        let budget = *table.get(row.0).ok_or(format!("{} is not in the table", row.0))?;
-        let exceeds = *count > budget * (1.0 + TOLERANCE);
-        within &= !exceeds;
-        let (words, most) = most(row, &counts);
-        let misses = if most.is_some_and(|most| *count > most) { "  missed" } else { "" };
-        let more = if exceeds { "  MORE than the table allows" } else { "" };
-        println!("{:<14}{count:>10.1}{budget:>10.1}{words:>15}{misses}{more}", row.0);
-    }
-    Ok(within)
-}
-
 fn main() -> ExitCode {
-    let has = |name: &str| std::env::args().any(|argument| argument == name);
-    let done = match () {
-        () if has("--measure") => measure().map(|()| true),
-        () if Command::new("valgrind").arg("--version").output().is_err() => {
-            eprintln!("there is no valgrind: no instruction was counted");
-            return ExitCode::from(99);
-        }
-        () => check(has("--write")),
-    };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!("{e}");
-            ExitCode::FAILURE
-        }
-    }
+    counted::run(ROWS, COUNT, measure)
 }

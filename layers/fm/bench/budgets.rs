@@ -1,25 +1,19 @@
 //! Instructions that a message of Fast Messages costs, both sides together, against a committed table.
 //!
-//! `cargo bench -p hamlyn-fm --bench fm_budgets` runs this program again under valgrind's callgrind,
-//! which counts the instructions of each row, and compares the counts with `bench/budgets.txt`;
-//! `-- --write` writes that file. Two nodes in one process, the release profile. Counts are exact on a
-//! busy machine; time is not measured here. Without valgrind: exit status 99, and a sentence.
+//! `cargo bench -p hamlyn-fm --bench fm_budgets`; how it counts: see `counted`. Two nodes in one process,
+//! the release profile.
 //!
-//! ```text
-//!   this program -----> valgrind --tool=callgrind this program --measure
-//!                           measured(work)  counts while it runs, as often as a row calls it
-//!                           row_ends()      writes the row's count
-//!   compare <---------- one file of counts for each row
-//! ```
 //! Rows without a number wanted show the parts of others: the paper's Figures 2 and 3(a).
 
+#[path = "../../counted.rs"]
+mod counted;
+
+use counted::{Outcome, Row, counted_if, row_ends};
 use hamlyn::node::PreparedTicket;
 use hamlyn::{Accept, Access, Flags, Node, QueueId, SlotConfig, Ticket};
 use hamlyn_fm::{Config, Fm, Verdict};
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,18 +22,11 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 const MESSAGES: u64 = 2048;
 /// Messages sent before the first is received, where a row is in batches.
 const BATCH: u64 = 16;
-/// A count above the table's by more than this share fails.
-const TOLERANCE: f64 = 0.05;
 /// Credit that is given back so seldom that it costs nothing, and so often that it can be seen.
 const MUCH: u32 = 1 << 20;
 const LITTLE: u32 = 768;
 /// Bytes of a packet with the usual credit.
 const PACKET: usize = 8000;
-
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
-
-/// A row: its name, the most instructions wanted, and the work that is counted.
-type Row = (&'static str, Option<f64>, &'static str);
 
 const ROWS: &[Row] = &[
     (
@@ -51,11 +38,19 @@ const ROWS: &[Row] = &[
     ("raw", None, "raw: the same with IN_ORDER: the reference"),
     ("raw-200", None, "raw: 200 bytes, one by one"),
     ("raw-8000", None, "raw: 8000 bytes, one by one"),
-    ("send_4", Some(330.0), "send_4 to its handler, 16 at a time"),
+    ("send_4", Some((330.0, None)), "send_4 to its handler, 16 at a time"),
     ("send_4-single", None, "the same, one by one"),
-    ("piece-16", Some(450.0), "begin, a piece of 16 bytes, end, to its handler, 16 at a time"),
+    (
+        "piece-16",
+        Some((450.0, None)),
+        "begin, a piece of 16 bytes, end, to its handler, 16 at a time",
+    ),
     ("piece-16-single", None, "the same, one by one"),
-    ("first-byte", Some(600.0), "16 bytes to their handler before the message ends: on a stack"),
+    (
+        "first-byte",
+        Some((600.0, None)),
+        "16 bytes to their handler before the message ends: on a stack",
+    ),
     ("rest", None, "of that message: a second packet, and its handler ends"),
     ("length-200", None, "a message of 200 bytes, one by one"),
     (
@@ -71,23 +66,10 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// callgrind counts the instructions of this function, and of all that it calls.
-#[inline(never)]
-fn measured(work: &mut dyn FnMut() -> Outcome) -> Outcome {
-    // Not a jump: counting ends where this function returns.
-    std::hint::black_box(work())
-}
-
-/// callgrind writes what was counted.
-#[inline(never)]
-fn row_ends() {
-    std::hint::black_box(());
-}
-
 /// Runs a row's work for warming up, and to be counted.
 fn row(mut work: impl FnMut() -> Outcome) -> Outcome {
     work()?;
-    measured(&mut work)?;
+    counted_if(true, &mut work)?;
     row_ends();
     Ok(())
 }
@@ -274,10 +256,6 @@ fn short() -> Outcome {
     })
 }
 
-fn counted_if(is_counted: bool, work: &mut dyn FnMut() -> Outcome) -> Outcome {
-    if is_counted { measured(work) } else { work() }
-}
-
 fn credits() -> Outcome {
     for credit_bytes in [MUCH, LITTLE] {
         let two = two(&Config { credit_bytes, ..Config::default() })?;
@@ -292,102 +270,6 @@ fn measure() -> Outcome {
     credits()
 }
 
-/// One count for each row, a message.
-fn counts() -> Outcome<Vec<f64>> {
-    let out = tempfile::tempdir()?;
-    let (file, log) = (out.path().join("counts"), out.path().join("valgrind.txt"));
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
-    valgrind.args(["--toggle-collect=fm_budgets::measured", "--dump-after=fm_budgets::row_ends"]);
-    valgrind.arg(format!("--callgrind-out-file={}", file.display()));
-    // Valgrind of 2022 says five lines about each system call that is younger than it.
-    valgrind.arg(format!("--log-file={}", log.display()));
-    valgrind.env("HAMLYN_DIR", out.path()).env("HAMLYN_WAIT_MODE", "polled");
-    let status = valgrind.arg(std::env::current_exe()?).arg("--measure").status()?;
-    if !status.success() {
-        return Err(format!("valgrind: {status}: {}", std::fs::read_to_string(log)?).into());
-    }
-    let total = |row: usize| -> Outcome<f64> {
-        let text = std::fs::read_to_string(file.with_extension((row + 1).to_string()))?;
-        let totals = text.lines().find_map(|line| line.strip_prefix("totals: "));
-        let totals: f64 = totals.ok_or("a file of counts without totals")?.trim().parse()?;
-        Ok(totals / MESSAGES as f64)
-    };
-    (0..ROWS.len()).map(total).collect()
-}
-
-fn table() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/budgets.txt")
-}
-
-fn read_table() -> Outcome<BTreeMap<String, f64>> {
-    let text = std::fs::read_to_string(table())?;
-    let rows = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    rows.map(|line| {
-        let mut cells = line.split_whitespace();
-        let (Some(name), Some(count)) = (cells.next(), cells.next()) else {
-            return Err("a row has a name and a count".into());
-        };
-        Ok((name.to_owned(), count.parse()?))
-    })
-    .collect()
-}
-
-fn most(wanted: Option<f64>) -> String {
-    wanted.map_or("-".into(), |wanted| format!("{wanted}"))
-}
-
-fn write_table(counts: &[f64]) -> Outcome {
-    let mut text = String::from(
-        "# Instructions of one message, both sides together (callgrind, release profile): written by\n\
-         # `cargo bench -p hamlyn-fm --bench fm_budgets -- --write`; without it, the same command fails\n\
-         # above them by 5 %. `most` is the number wanted.\n\
-         # row          instructions   most  counted\n",
-    );
-    for ((name, wanted, what), count) in ROWS.iter().zip(counts) {
-        text += &format!("{name:<16}{count:>11.1}{:>7}  {what}\n", most(*wanted));
-    }
-    Ok(std::fs::write(table(), text)?)
-}
-
-fn check(writes: bool) -> Outcome<bool> {
-    // Addresses differ from run to run, and a few rows by some instructions for it: the least counts.
-    let mut counts = counts()?;
-    if writes {
-        for (least, count) in counts.iter_mut().zip(self::counts()?) {
-            *least = least.min(count);
-        }
-        write_table(&counts)?;
-    }
-    let table = read_table()?;
-    let mut within = true;
-    println!("{:<16}{:>10}{:>10}{:>8}", "row", "counted", "table", "most");
-    for ((name, wanted, _), count) in ROWS.iter().zip(&counts) {
-        let budget = *table.get(*name).ok_or(format!("{name} is not in the table"))?;
-        let exceeds = *count > budget * (1.0 + TOLERANCE);
-        within &= !exceeds;
-        let word = if exceeds { "  MORE than the table allows" } else { "" };
-        println!("{name:<16}{count:>10.1}{budget:>10.1}{:>8}{word}", most(*wanted));
-    }
-    Ok(within)
-}
-
 fn main() -> ExitCode {
-    let has = |name: &str| std::env::args().any(|argument| argument == name);
-    let done = match () {
-        () if has("--measure") => measure().map(|()| true),
-        () if Command::new("valgrind").arg("--version").output().is_err() => {
-            eprintln!("there is no valgrind: no instruction was counted");
-            return ExitCode::from(99);
-        }
-        () => check(has("--write")),
-    };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!("{e}");
-            ExitCode::FAILURE
-        }
-    }
+    counted::run(ROWS, MESSAGES, measure)
 }

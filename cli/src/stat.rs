@@ -308,17 +308,8 @@ fn in_words(of: &Figures, number: u32, link: &Link) -> String {
 /// The present traffic of each link, and the counters that have risen.
 fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
     output::line(who(now))?;
-    let mut table = row::table([
-        &*now.name,
-        "peer",
-        "sent/s",
-        "bytes/s",
-        "received/s",
-        "bytes/s",
-        "in flight",
-        "queued",
-        "",
-    ]);
+    let columns = "peer|sent/s|bytes/s|received/s|bytes/s|in flight|queued|";
+    let mut table = row::table([&*now.name].into_iter().chain(columns.split('|')));
     for (number, link) in &now.figures.links {
         let rate = |name| now.link_rate(before, *number, name);
         let bytes = |name| ByteSize::b(rate(name) as u64).display().iec().to_string();

@@ -102,7 +102,8 @@ fn clip(text: &str, max: usize) -> String {
 /// A table that adapts to the width. If the width is unknown, it has all columns, and waits stand
 /// below their row, where a narrow window still shows them.
 struct Fitting {
-    header: Vec<&'static str>,
+    /// The headings of its columns, with `|` between.
+    header: &'static str,
     rows: Vec<Vec<String>>,
     /// Columns of names, which are clipped.
     names: &'static [usize],
@@ -132,14 +133,14 @@ impl Fitting {
 
     fn form(&self, form: (bool, usize, usize), width: usize) -> Vec<String> {
         let (apart, left_out, name_max) = form;
-        let last = self.header.len() - 1;
+        let headings: Vec<&str> = self.header.split('|').collect();
+        let last = headings.len() - 1;
         let is_shown = |column: &usize| {
             let is_apart = apart && *column == last;
             !is_apart && !self.spared[..left_out].contains(column)
         };
         let columns: Vec<usize> = (0..=last).filter(is_shown).collect();
-        let mut table = row::table([]);
-        table.set_header(columns.iter().map(|column| self.header[*column]));
+        let mut table = row::table(columns.iter().map(|column| headings[*column]));
         for cells in &self.rows {
             table.add_row(columns.iter().map(|column| match self.names.contains(column) {
                 true => clip(&cells[*column], name_max),
@@ -182,21 +183,8 @@ fn sorted(mut rows: Vec<Row>) -> impl Iterator<Item = Vec<String>> {
 }
 
 fn of_services(look: &Look, before: &Before) -> Fitting {
-    let header = vec![
-        "service",
-        "user",
-        "process",
-        "program",
-        "up",
-        "links",
-        "sent/s",
-        "bytes/s",
-        "received/s",
-        "bytes/s",
-        "refused/s",
-        "queued",
-        "waits",
-    ];
+    let header = "service|user|process|program|up|links|sent/s|bytes/s|received/s|\
+                  bytes/s|refused/s|queued|waits";
     let rows = look.told.iter().map(|told| {
         let earlier = told.earlier(before);
         let rate = |name| told.rate(earlier, name);
@@ -255,18 +243,7 @@ fn of_process(told: &Told) -> String {
 }
 
 fn of_links(look: &Look, before: &Before) -> Fitting {
-    let header = vec![
-        "service",
-        "link",
-        "peer",
-        "sent/s",
-        "bytes/s",
-        "received/s",
-        "bytes/s",
-        "in flight",
-        "queued",
-        "waits",
-    ];
+    let header = "service|link|peer|sent/s|bytes/s|received/s|bytes/s|in flight|queued|waits";
     let mut rows = Vec::new();
     // A process with several names reports all its links under each.
     for told in look.told.iter().filter(|told| told.same_as.is_none()) {

@@ -106,22 +106,13 @@ pub fn rows(
         .collect()
 }
 
+/// The headings of its columns.
+const HEADER: &str = "bytes|one way|least|of least|of 16 B|Unix socket|messages|\
+                      least|of least|of 16 B|Unix socket|raw line";
+
 /// For people.
 fn table(rows: &[[Row; 2]]) -> Table {
-    let mut table = row::table([
-        "bytes",
-        "one way",
-        "least",
-        "of least",
-        "of 16 B",
-        "Unix socket",
-        "messages",
-        "least",
-        "of least",
-        "of 16 B",
-        "Unix socket",
-        "raw line",
-    ]);
+    let mut table = row::table(HEADER.split('|'));
     for [latency, rate] in rows {
         let ratio = |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
         let known = |value: f64, text: String| if value.is_nan() { String::new() } else { text };

@@ -196,7 +196,7 @@ pub struct Row {
 }
 
 /// A table without borders, like all tables of this command.
-pub fn table<const N: usize>(header: [&str; N]) -> Table {
+pub fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
     for line in [TableComponent::HorizontalLines, TableComponent::MiddleIntersections] {
@@ -237,7 +237,7 @@ pub fn per_second(value: f64, unit: &str) -> String {
 impl Row {
     /// As lines of name and value.
     pub fn to_table(&self) -> Table {
-        let mut table = table([&format!("{} of {} bytes", self.test, self.size), ""]);
+        let mut table = table([&*format!("{} of {} bytes", self.test, self.size), ""]);
         let mut line = |name: &str, value: String| {
             table.add_row([name.to_owned(), value]);
         };

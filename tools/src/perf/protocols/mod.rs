@@ -149,19 +149,12 @@ fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
     rows
 }
 
+/// The headings of its columns.
+const HEADER: &str = "|bytes|median|lowest to highest|compared|of 16 B|of least|raw line|placement";
+
 /// For people.
 fn table(rows: &[Row]) -> Table {
-    let mut table = row::table([
-        "",
-        "bytes",
-        "median",
-        "lowest to highest",
-        "compared",
-        "of 16 B",
-        "of least",
-        "raw line",
-        "placement",
-    ]);
+    let mut table = row::table(HEADER.split('|'));
     for row in rows {
         let median = match row.figure {
             Figure::Memory { client_bytes_per_call, server_bytes_per_call } => format!(

@@ -16,14 +16,31 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn hamlyn(directory: &Path, line: &str) -> Output {
+/// The command, in this directory.
+fn command(directory: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
     command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
-    command.args(line.split(' ')).output().unwrap()
+    command.args(line.split(' '));
+    command
+}
+
+fn hamlyn(directory: &Path, line: &str) -> Output {
+    command(directory, line).output().unwrap()
+}
+
+/// A process of the command that serves this name, without a word.
+fn serve(directory: &Path, name: &str) -> Running {
+    let mut command = command(directory, &format!("recv {name}"));
+    let running = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    let start = Instant::now();
+    while !hamlyn(directory, &format!("stat {name}")).status.success() {
+        assert!(start.elapsed() < LONG, "{name} does not serve");
+    }
+    running
 }
 
 fn text(directory: &Path, line: &str) -> String {
@@ -217,10 +234,10 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
     let held = |told: &serde_json::Value, name: &str| told["links"][0][name].as_u64().unwrap();
     let told = json(directory, "kept");
     assert_eq!((held(&told, "buffers_held"), held(&told, "buffers_max")), (4, 4), "{told}");
-    let stops = std::sync::atomic::AtomicBool::new(false);
+    let stops = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            while !stops.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stops.load(Ordering::Relaxed) {
                 match sender.send(&record, Some(Duration::from_secs(3600))) {
                     Ok(()) => {}
                     Err(error) => panic!("{error}"),
@@ -229,7 +246,7 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
         });
         // A receiver that asks for more, and gets none, since it has released nothing.
         assert!(receiver.try_receive().unwrap().is_none());
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         while held(&json(directory, "sends"), "waits_for_buffer_ms") == 0 {
             assert!(start.elapsed() < LONG, "the sender does not wait");
         }
@@ -246,7 +263,7 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
         let shown = text(directory, "stat sends");
         assert!(shown.contains("has waited for a buffer of the peer's for"), "{shown}");
         // Once they are released neither end says so.
-        stops.store(true, std::sync::atomic::Ordering::Relaxed);
+        stops.store(true, Ordering::Relaxed);
         receiver.release(kept.last().unwrap()).unwrap();
         waits.join().unwrap();
     });
@@ -285,7 +302,7 @@ fn published_after(
     server.serve("reads", Access::SameUser).unwrap();
     others.start_progress().unwrap();
     let subscriber = Subscriber::connect(&others, "news", subscribes, Some(LONG)).unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while !publisher.subscribers().first().is_some_and(|subscriber| subscriber.is_served) {
         assert!(start.elapsed() < LONG, "the subscriber is not served");
     }
@@ -299,7 +316,7 @@ fn of_link(directory: &Path, name: &str, figure: &str) -> u64 {
 
 /// Until the link of a service says so.
 fn until_link(directory: &Path, name: &str, figure: &str, is_so: impl Fn(u64) -> bool) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while !is_so(of_link(directory, name, figure)) {
         assert!(start.elapsed() < LONG, "{figure} of {name}: {}", json(directory, name));
     }
@@ -385,7 +402,7 @@ fn samples_that_a_slow_subscriber_was_not_sent_are_counted_and_stay_counted() {
     let row = metrics.lines().find(|line| line.contains("link_samples_dropped_total{")).unwrap();
     assert!(row.ends_with(" 16"), "{row}");
     drop(subscriber);
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while json(directory, "news")["links"] != serde_json::json!([]) {
         assert!(start.elapsed() < LONG, "its link has not ended");
         let _ = publisher.try_publish(b"more");
@@ -422,7 +439,7 @@ fn a_stream_s_receiver_that_is_slower_than_its_sender_is_named() {
             }
         });
         until_link(directory, "slow", "messages_short", |short| short == 1);
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let said = loop {
             let said = text(directory, "why slow");
             if said.contains("receives more slowly than the peer sends") {
@@ -444,7 +461,7 @@ fn whoever_waits_for_messages_in_pieces_has_waited_all_the_while() {
     let stops = AtomicBool::new(false);
     let waited = || json(directory, "watched")["counters"]["waiting_ms"].as_u64().unwrap();
     let took = {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         waited();
         began.elapsed().as_millis() as u64
     };
@@ -455,14 +472,14 @@ fn whoever_waits_for_messages_in_pieces_has_waited_all_the_while() {
                 let _ = server.recv(queue, Some(Duration::from_millis(10)));
             }
         });
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let mut before = 0;
         while before < 300 + 10 * took {
             before = waited();
             assert!(began.elapsed() < LONG, "it has waited for {before} ms");
         }
         // Any arrival ends the wait: then it has not gone on since before.
-        let after = std::time::Instant::now();
+        let after = Instant::now();
         client.send(&ticket, b"hello", b"", Some(LONG)).unwrap();
         loop {
             let since = after.elapsed().as_millis() as u64;
@@ -482,7 +499,7 @@ fn whoever_does_something_else_in_between_has_not_waited_all_the_while() {
     let directory = directory.path();
     let (mut server, _client, _) = watched(directory);
     let queue = server.notification_queue(1).unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     for _ in 0..4 {
         assert!(server.recv(queue, Some(Duration::from_millis(5))).is_err());
         std::thread::sleep(Duration::from_millis(150));
@@ -502,10 +519,9 @@ fn whoever_waits_in_pieces_has_waited_all_the_while() {
     while publisher.try_publish(b"news").unwrap().is_some() {}
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let (piece, end) =
-                (Some(Duration::from_millis(10)), std::time::Instant::now() + 2 * LONG);
+            let (piece, end) = (Some(Duration::from_millis(10)), Instant::now() + 2 * LONG);
             while publisher.publish(b"more", piece).is_err() {
-                assert!(std::time::Instant::now() < end, "there is no room");
+                assert!(Instant::now() < end, "there is no room");
             }
         });
         until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 300);
@@ -542,9 +558,9 @@ fn nobody_is_said_to_wait_for_whom_a_sample_was_tried_that_has_left_since() {
     while publisher.try_publish(b"news").unwrap().is_some() {}
     until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 0);
     drop(subscriber.receive(Some(LONG)).unwrap());
-    let end = std::time::Instant::now() + LONG;
+    let end = Instant::now() + LONG;
     while publisher.try_publish(b"more").unwrap().is_none() {
-        assert!(std::time::Instant::now() < end, "there is no room for what was taken");
+        assert!(Instant::now() < end, "there is no room for what was taken");
     }
     // It is full again, and no thread wants to publish.
     until_link(directory, "reads", "places_held", |held| held == 4);
@@ -663,13 +679,7 @@ fn a_service_for_others_has_one_name_and_tells_them_that_its_figures_are_not_the
 fn why_says_that_a_process_is_stopped() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
-    command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
-    let child = Running(command.args(["recv", "held"]).stdout(Stdio::null()).spawn().unwrap());
-    let start = std::time::Instant::now();
-    while !hamlyn(directory, "stat held").status.success() {
-        assert!(start.elapsed() < LONG, "it does not serve");
-    }
+    let child = serve(directory, "held");
     let pid = rustix::process::Pid::from_child(&child.0);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let said = text(directory, "why held");
@@ -774,10 +784,8 @@ fn the_exporter_answers_prometheus_and_nobody_else() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let (_server, _client, _) = watched(directory);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
-    command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
-    command.args(["exporter", "watched", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
-    let mut exporter = Running(command.spawn().unwrap());
+    let mut command = command(directory, "exporter watched --listen 127.0.0.1:0");
+    let mut exporter = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(exporter.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap();
@@ -793,7 +801,7 @@ fn the_exporter_answers_prometheus_and_nobody_else() {
         line.and_then(|line| line.rsplit(' ').next()).unwrap().to_owned()
     };
     let (mut answers, mut looks) = (0, std::collections::BTreeSet::new());
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while answers < 20 {
         looks.insert(asked(&get("/metrics", "localhost")));
         answers += 1;
@@ -880,7 +888,7 @@ fn why_says_that_a_receiver_is_slow_and_not_that_it_is_silent() {
     // A ring that holds no more than a few records.
     let config = |directory| config(directory).bulk_ring_bytes(1u32 << 20);
     std::thread::scope(|scope| {
-        let over = Over(&is_over);
+        let over = Stops(&is_over);
         scope.spawn(|| {
             let manager = Manager::with_config(config(directory)).unwrap();
             let mut slow = StreamReceiver::new(&manager, StreamConfig::default()).unwrap();
@@ -912,31 +920,11 @@ fn why_says_that_a_receiver_is_slow_and_not_that_it_is_silent() {
     });
 }
 
-/// Ends the others also where an assertion fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn a_process_that_is_stopped_is_named_so_and_the_others_are_shown() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let serve = |name: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
-        command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
-        Running(command.args(["recv", name]).stdout(Stdio::null()).spawn().unwrap())
-    };
-    let (held, _goes_on) = (serve("held"), serve("goes-on"));
-    let start = std::time::Instant::now();
-    for name in ["held", "goes-on"] {
-        while !hamlyn(directory, &format!("stat {name}")).status.success() {
-            assert!(start.elapsed() < LONG, "{name} does not serve");
-        }
-    }
+    let (held, _goes_on) = (serve(directory, "held"), serve(directory, "goes-on"));
     let pid = rustix::process::Pid::from_child(&held.0);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let is_stopped = format!("its process {} (hamlyn) is stopped", held.0.id());
@@ -959,12 +947,10 @@ fn a_peer_that_is_stopped_is_seen_in_the_first_80_columns_of_both_tables() {
     let directory = directory.path();
     let mut server = Node::with_config(config(directory)).unwrap();
     server.serve("waits", Access::SameUser, Accept::Ask).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
-    command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
     // It has the link, and waits for what is no greeting of `hamlyn recv`; or it is on its way there.
-    command.args(["send", "waits"]).stdin(Stdio::piped()).stderr(Stdio::null());
-    let sender = Running(command.spawn().unwrap());
-    let start = std::time::Instant::now();
+    let mut command = command(directory, "send waits");
+    let sender = Running(command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let start = Instant::now();
     let pid = rustix::process::Pid::from_child(&sender.0);
     loop {
         server.wait(Some(Duration::from_millis(20))).unwrap();
@@ -982,10 +968,8 @@ fn a_peer_that_is_stopped_is_seen_in_the_first_80_columns_of_both_tables() {
         ("top --once --interval 0.2", "1 peer is stopped"),
     ] {
         for columns in ["", "80", "100"] {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
-            command.env("HAMLYN_DIR", directory).env("COLUMNS", columns);
-            command.env("HAMLYN_SHARED_DIR", directory.join("shared")).args(line.split(' '));
-            let shown = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            let output = self::command(directory, line).env("COLUMNS", columns).output().unwrap();
+            let shown = String::from_utf8(output.stdout).unwrap();
             let cut = |line: &str| line.chars().take(80).collect::<String>();
             assert!(shown.lines().any(|line| cut(line).contains(words)), "{columns}: {shown}");
         }
@@ -1015,7 +999,7 @@ fn what_is_sent_over_a_link_from_which_nothing_comes_is_told_while_the_node_goes
     for (_, ticket) in &clients {
         server.send(ticket, b"hello", b"", Some(LONG)).unwrap();
     }
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         turns(&mut server);
         let told = json(directory, "busy");
@@ -1067,7 +1051,7 @@ fn why_says_how_far_a_connection_to_another_host_comes_and_the_link_names_the_ho
     let over_tls = config(directory).secret(ours).local(hamlyn::config::Local::Tls);
     let mut client = Node::with_config(over_tls).unwrap();
     client.connect(&format!("hamlyn://{at}/far"), b"", Some(LONG)).unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let told = loop {
         server.poll().unwrap();
         let told = json(directory, "far");

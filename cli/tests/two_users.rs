@@ -62,8 +62,12 @@ fn shell(command: &str, dir: &Path, shared: &Path, user: Option<u32>) -> Command
 /// open for writing.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The command, and a home for each of the two.
-fn two_homes() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
+/// The command, and a home for each of the two. `None`: that takes root, and it was said.
+fn two_homes() -> Option<(MutexGuard<'static, ()>, tempfile::TempDir)> {
+    if !rustix::process::geteuid().is_root() {
+        support::skipped("only root can run commands as two other users");
+        return None;
+    }
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -73,15 +77,19 @@ fn two_homes() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
         fs::create_dir(&home).unwrap();
         chown(&home, Some(uid), Some(uid)).unwrap();
     }
-    (one, dir)
+    Some((one, dir))
+}
+
+/// Sets up the shared directory for the two; returns the command.
+fn set_up(dir: &Path, shared: &Path) -> String {
+    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
+    assert!(shell(&setup, dir, shared, None).status().unwrap().success());
+    setup
 }
 
 #[test]
 fn a_file_whose_owner_cannot_be_kept_stays_as_it_was() {
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can run commands as two other users");
-    }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, home) = (dir.path(), dir.path().join(BOB.1.to_string()));
     let file = home.join("file");
     fs::write(&file, "as it was").unwrap();
@@ -98,31 +106,18 @@ fn a_file_whose_owner_cannot_be_kept_stays_as_it_was() {
 
 #[test]
 fn a_stranger_who_sends_nothing_holds_no_receiver_beyond_its_limit_and_keeps_no_other_sender_out() {
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can run commands as two other users");
-    }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, shared) = (dir.path(), dir.path().join("run"));
-    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
-    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    set_up(dir, &shared);
     let silent = format!("exec hamlyn send {}@x --wait 60 --idle 60", ALICE.0);
-    let send_silent = || {
-        let mut silent = shell(&silent, dir, &shared, Some(BOB.1));
-        silent
-            .stdin(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap()
+    let started = |command: &str, user: u32| {
+        let mut command = shell(command, dir, &shared, Some(user));
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
     };
-    let receive = "exec hamlyn recv x --allow anyone";
-    let receiver = |more: &str| {
-        let mut receiver = shell(&format!("{receive}{more}"), dir, &shared, Some(ALICE.1));
-        receiver
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap()
-    };
+    let send_silent = || started(&silent, BOB.1);
+    let receiver =
+        |more: &str| started(&format!("exec hamlyn recv x --allow anyone{more}"), ALICE.1);
     // Without end before; the limit itself is what is tested.
     let began = Instant::now();
     let (receiving, mut sending) = (receiver(" --wait 3"), send_silent());
@@ -153,10 +148,7 @@ fn a_stranger_who_sends_nothing_holds_no_receiver_beyond_its_limit_and_keeps_no_
 
 #[test]
 fn a_file_or_a_link_that_another_user_has_put_where_everybody_may_is_not_written_through() {
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can run commands as two other users");
-    }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, open, own) = (dir.path(), dir.path().join("open"), dir.path().join("own"));
     fs::create_dir(&open).unwrap();
     fs::write(&own, "as it was").unwrap();
@@ -201,16 +193,12 @@ fn a_file_or_a_link_that_another_user_has_put_where_everybody_may_is_not_written
 
 #[test]
 fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can run commands as two other users");
-    }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, shared) = (dir.path(), dir.path().join("run"));
     // Nothing is made where a user is not there.
     let nobody = shell("hamlyn setup daemon nosuchuser", dir, &shared, None).output().unwrap();
     assert!(!nobody.status.success() && !shared.exists(), "{nobody:?}");
-    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
-    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    set_up(dir, &shared);
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o711)).unwrap();
     let receive = "exec hamlyn recv seen --allow anyone";
     let mut receiver = shell(receive, dir, &shared, Some(ALICE.1)).spawn().unwrap();
@@ -244,13 +232,9 @@ fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
 
 #[test]
 fn a_place_that_others_cannot_enter_is_named_with_its_mode_and_mended_by_setup() {
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can run commands as two other users");
-    }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, shared) = (dir.path(), dir.path().join("run"));
-    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
-    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    let setup = set_up(dir, &shared);
     let place = shared.join(ALICE.1.to_string());
     fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
     let receive = "exec hamlyn recv report --allow anyone";
@@ -287,13 +271,9 @@ fn a_place_that_others_cannot_enter_is_named_with_its_mode_and_mended_by_setup()
 
 #[test]
 fn why_says_whom_a_socket_lets_in_and_to_whom_it_does_not_that_this_is_why() {
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can run commands as two other users");
-    }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, shared) = (dir.path(), dir.path().join("run"));
-    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
-    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    set_up(dir, &shared);
     let run = |command: &str, who: Option<u32>| {
         let output = shell(command, dir, &shared, who).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
@@ -326,10 +306,7 @@ fn why_says_whom_a_socket_lets_in_and_to_whom_it_does_not_that_this_is_why() {
 fn the_page_on_two_users_says_what_works() {
     let blocks = blocks(1);
     let [setup, receive, send] = &blocks[..] else { panic!("three blocks: {blocks:?}") };
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can run commands as two other users");
-    }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, shared) = (dir.path(), dir.path().join("run"));
     assert!(shell(setup, dir, &shared, None).status().unwrap().success());
     let report = dir.join(BOB.1.to_string()).join("report");
@@ -375,7 +352,7 @@ fn the_page_on_two_containers_says_what_works() {
     if !permitted.is_ok_and(|output| output.status.success()) {
         return support::skipped("no namespaces may be made here (unshare)");
     }
-    let (_one, dir) = two_homes();
+    let Some((_one, dir)) = two_homes() else { return };
     let (dir, shared) = (dir.path(), dir.path().join("run"));
     assert!(shell(setup, dir, &shared, None).status().unwrap().success());
     let start = |name: &str, command: &str| {

@@ -9,7 +9,7 @@ mod support;
 
 use attackers::*;
 use control_help::{
-    RING, THEIR_RING, counter, expect_word, half_way, hello_of, link_by_hand, name, next,
+    Connects, RING, THEIR_RING, counter, expect_word, half_way, hello_of, link_by_hand, name, next,
     pass_with, receive, ring_file, ring_offer, say as speak, send, start, stranger, take,
     until_taken,
 };

@@ -9,9 +9,9 @@ mod support;
 
 use attackers::*;
 use control_help::{
-    ByHand, RING, counter, descriptors, expect_word, half_way, hello_of, link_by_hand, name, next,
-    pass_with, receive, ring_file, ring_offer, say as speak, send, start, stranger,
-    take_their_ring, until_paid, until_taken,
+    ByHand, Connects, RING, counter, descriptors, dial, expect_word, half_way, hello_of,
+    link_by_hand, name, next, pass_with, receive, ring_file, ring_offer, say as speak, send, start,
+    stranger, take_their_ring, until_paid, until_taken,
 };
 use hamlyn::ApertureAccess;
 use hamlyn::control::frame::{Frame, Hello, Memory, MemoryWord, Purpose};
@@ -315,8 +315,7 @@ fn role() {
         "many-hellos" => {
             let mut held = Vec::new();
             while held.len() < 450 {
-                let deadline = hamlyn::os::sys::monotonic_ns() + 2_000_000_000;
-                let Ok(fd) = hamlyn::os::socket::connect(&at, false, deadline) else { break };
+                let Ok(fd) = dial(&at, Duration::from_secs(2)) else { break };
                 send(&fd, &Frame::Hello(hello_of(Purpose::Link)));
                 held.push(fd);
             }
@@ -995,7 +994,7 @@ fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_els
         if said != "held" {
             return skipped("a page that never comes: userfaultfd is not permitted here");
         }
-        let config = dir.config().wait_for_names(false);
+        let config = dir.config();
         let server = serves(&config);
         let client = start(&config);
         let trap: ServiceName = format!("{ATTACKER}@trap").parse().unwrap();
@@ -1019,7 +1018,7 @@ fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_els
         drop(start(&config));
         assert!(ask.join().unwrap().contains("looking for the name"));
         // A name that is not there, though other users are asked whether they have it.
-        let error = client.connect(&name("nobody"), b"", LONG).unwrap_err();
+        let error = client.connect_to(&name("nobody"), b"", LONG, Wait::No).unwrap_err();
         assert!(error.to_string().contains("nothing is called nobody"), "{error}");
         let names = list_services(&config);
         assert_eq!(names.held, [dir.path.join(format!("shared/{ATTACKER}"))]);

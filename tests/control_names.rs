@@ -24,7 +24,7 @@ fn serve(control: &Control, text: &str) -> Result<(), ServeError> {
 }
 
 fn connect(control: &Control, text: &str) -> ConnectError {
-    control.connect(&name(text), b"", LONG).unwrap_err()
+    control.connect_to(&name(text), b"", LONG, Wait::No).unwrap_err()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_name_in_use_is_refused_and_goes_on_being_served() {
 fn a_name_that_a_dead_process_left_is_taken_over() {
     let dir = Dir::new("stale");
     drop(UnixListener::bind(dir.0.join("x")).unwrap());
-    let control = start(&dir.config().wait_for_names(false));
+    let control = start(&dir.config());
     assert!(matches!(connect(&control, "x"), ConnectError::Stale(_)));
     assert_eq!(list_services(&dir.config()).entries[0].is_alive, Some(false));
     serve(&control, "x").unwrap();
@@ -124,7 +124,7 @@ fn a_name_taken_over_meanwhile_is_not_removed_by_the_one_before() {
 #[test]
 fn a_name_that_is_not_there_says_which_directories_are() {
     let dir = Dir::new("nothere");
-    let control = start(&dir.config().wait_for_names(false));
+    let control = start(&dir.config());
     let error = connect(&control, "x");
     let text = error.to_string();
     let ConnectError::Find(FindError::NotFound { looked, namesakes, .. }) = error else {
@@ -146,10 +146,10 @@ fn a_name_that_is_not_there_says_which_directories_are() {
 #[test]
 fn a_limit_of_no_time_is_time_for_one_look() {
     let dir = Dir::new("one-look");
-    for wait in [false, true] {
-        let control = start(&dir.config().wait_for_names(wait));
+    let (control, nobody) = (start(&dir.config()), name("nobody"));
+    for wait in [Wait::No, Wait::ForName] {
         for _ in 0..50 {
-            let error = control.connect(&name("nobody"), b"", Duration::ZERO).unwrap_err();
+            let error = control.connect_to(&nobody, b"", Duration::ZERO, wait).unwrap_err();
             let is_found = matches!(error, ConnectError::Find(FindError::NotFound { .. }));
             assert!(is_found, "{error}");
         }
@@ -170,7 +170,7 @@ fn a_name_of_another_user_is_named_where_ones_own_is_not_there() {
     std::fs::create_dir_all(dir.0.join("shared/4712")).unwrap();
     std::fs::write(dir.0.join("shared/4712/x"), b"").unwrap();
     drop(UnixListener::bind(others.join("x")).unwrap());
-    let control = start(&dir.config().wait_for_names(false));
+    let control = start(&dir.config());
     let text = connect(&control, "x").to_string();
     assert!(text.ends_with("; there is 4711@x"), "{text}");
     let text = connect(&control, "y").to_string();
@@ -214,7 +214,7 @@ fn a_name_that_never_comes_is_an_error_at_the_limit_which_says_why() {
     let error = client.connect(&name("x"), b"", limit).unwrap_err();
     assert!(matches!(error, ConnectError::Stale(_)), "{error}");
     // No client is left waiting; nor does it hold a place.
-    assert_eq!(client.inbox().take().len(), 0);
+    assert_eq!(events(&client).len(), 0);
 }
 
 #[test]

@@ -10,7 +10,8 @@ mod support;
 
 use attackers::*;
 use control_help::{
-    RING, half_way, hello_of, link_by_hand, receive, send, start, stranger, until_taken, word,
+    Connects, RING, half_way, hello_of, link_by_hand, receive, send, start, stranger, until_taken,
+    word,
 };
 use hamlyn::control::frame::{Frame, Hello, LinkSide, Memory, MemoryWord, Purpose, Welcome};
 use hamlyn::control::{Accept, Access, Identity, stat_of};

@@ -247,13 +247,14 @@ fn a_server_that_is_killed_is_dead_and_its_name_can_be_taken() {
     let dir = Dir::new("killed");
     let mut peer = Peer::new("serve", &dir);
     assert_eq!(peer.says(), "serving");
-    let client = start(&dir.config().wait_for_names(false));
+    let client = start(&dir.config());
     let link = client.connect(&name("x"), b"", LONG).unwrap();
     assert_eq!(link.peer.pid, Some(peer.child.id()));
     peer.kill();
     assert_eq!(closed(&client), LinkEnd::Died);
     assert!(dir.0.join("x").exists());
-    assert!(matches!(client.connect(&name("x"), b"", LONG), Err(ConnectError::Stale(_))));
+    let error = client.connect_to(&name("x"), b"", LONG, Wait::No);
+    assert!(matches!(error, Err(ConnectError::Stale(_))));
     let next = served(&dir);
     client.connect(&name("x"), b"", LONG).unwrap();
     drop(next);

@@ -4,7 +4,7 @@
 
 mod control_help;
 
-use control_help::{Dir, LONG, name, start};
+use control_help::{Connects, Dir, LONG, name, start};
 use hamlyn::control::{Control, NewLink};
 use hamlyn::link::cells::{Lines, Word};
 use hamlyn::link::ring::RingWriter;

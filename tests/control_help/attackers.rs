@@ -1,7 +1,7 @@
 //! The common parts of the attacks by processes of other users.
 #![allow(dead_code)]
 
-use crate::control_help::{name, pass_with, start};
+use crate::control_help::{Connects, name, pass_with, start};
 use crate::support::*;
 use hamlyn::Config;
 use hamlyn::control::frame::Memory;

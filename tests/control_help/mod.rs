@@ -7,9 +7,10 @@ use hamlyn::control::frame::{self, Frame, Hello, LinkSide, Memory, MemoryWord, P
 use hamlyn::control::*;
 use hamlyn::os::memory::{self, Region, SEALS_READ_ONLY, region_bytes};
 use hamlyn::os::{socket, sys};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Says so past the test harness, which keeps back what a passing test prints.
@@ -52,20 +53,80 @@ pub fn start(config: &Config) -> Control {
     Control::start(config, &identity, Arc::new(|| "nothing counted\n".into())).unwrap()
 }
 
-pub fn next(control: &Control) -> ControlEvent {
-    let end = Instant::now() + LONG;
-    thread_local!(static LEFT: std::cell::RefCell<Vec<(usize, ControlEvent)>> = const { std::cell::RefCell::new(Vec::new()) });
-    let key = Arc::as_ptr(control.inbox()) as usize;
+/// Events that were taken on the way to others.
+static LEFT: Mutex<Vec<(Weak<Inbox>, ControlEvent)>> = Mutex::new(Vec::new());
+
+/// The first event that is so.
+fn next_of(
+    control: &Control,
+    limit: Duration,
+    is_so: impl Fn(&ControlEvent) -> bool,
+) -> ControlEvent {
+    let (end, inbox) = (Instant::now() + limit, control.inbox());
     loop {
-        let found = LEFT.with_borrow_mut(|left| {
-            left.extend(control.inbox().take().into_iter().map(|event| (key, event)));
-            left.iter().position(|row| row.0 == key).map(|at| left.remove(at).1)
-        });
-        if let Some(event) = found {
-            return event;
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|row| row.0.strong_count() > 0);
+        left.extend(inbox.take().into_iter().map(|event| (Arc::downgrade(inbox), event)));
+        let is_it = |row: &(Weak<Inbox>, _)| row.0.as_ptr() == Arc::as_ptr(inbox) && is_so(&row.1);
+        if let Some(at) = left.iter().position(is_it) {
+            return left.remove(at).1;
         }
+        drop(left);
         assert!(Instant::now() < end, "no event came");
         control.run_once(Duration::from_millis(1)).unwrap();
+    }
+}
+
+/// All events that wait.
+pub fn events(control: &Control) -> Vec<ControlEvent> {
+    let (mut left, inbox) = (LEFT.lock().unwrap_or_else(PoisonError::into_inner), control.inbox());
+    let own = left.extract_if(.., |row| row.0.as_ptr() == Arc::as_ptr(inbox));
+    own.map(|row| row.1).chain(inbox.take()).collect()
+}
+
+pub fn next(control: &Control) -> ControlEvent {
+    next_of(control, LONG, |_| true)
+}
+
+/// Connects, as a program does that does nothing else meanwhile.
+pub trait Connects {
+    fn connect(
+        &self,
+        service: &ServiceName,
+        greeting: &[u8],
+        limit: Duration,
+    ) -> Result<NewLink, ConnectError> {
+        self.connect_to(service, greeting, limit, Wait::ForName)
+    }
+
+    fn connect_to(
+        &self,
+        service: &ServiceName,
+        greeting: &[u8],
+        limit: Duration,
+        wait: Wait,
+    ) -> Result<NewLink, ConnectError>;
+}
+
+impl Connects for Control {
+    fn connect_to(
+        &self,
+        service: &ServiceName,
+        greeting: &[u8],
+        limit: Duration,
+        wait: Wait,
+    ) -> Result<NewLink, ConnectError> {
+        let token = self.begin_connect(service, greeting, limit, wait)?;
+        let found = next_of(self, limit + LONG, |event| match event {
+            ControlEvent::Connected(link) => link.token == token,
+            ControlEvent::ConnectFailed { token: failed, .. } => *failed == token,
+            _ => false,
+        });
+        match found {
+            ControlEvent::Connected(link) => Ok(link),
+            ControlEvent::ConnectFailed { error, .. } => Err(error),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -138,8 +199,22 @@ impl Served for PathBuf {
 
 /// A stranger's connection to a service, which takes descriptors.
 pub fn stranger(at: &impl Served) -> OwnedFd {
-    let deadline = sys::monotonic_ns() + LONG.as_nanos() as u64;
-    socket::connect(&at.socket(), true, deadline).unwrap()
+    let fd = dial(&at.socket(), LONG).unwrap();
+    socket::accept_descriptors(&fd, true);
+    fd
+}
+
+/// The same, which refuses them. A listener whose queue is full is tried again until the limit.
+pub fn dial(at: &Path, limit: Duration) -> io::Result<OwnedFd> {
+    let end = Instant::now() + limit;
+    loop {
+        match socket::try_connect(at) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// The next frame and the descriptors that came with it; `None` at the end.

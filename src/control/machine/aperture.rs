@@ -17,7 +17,7 @@
 //! who have none, bytes by `aperture_map_max` and, for the server, by its user's quota; all of them
 //! stay counted until the *application* here has let go.
 
-use super::super::frame::{Frame, LinkFeatures, LinkSide, Memory, MemoryWord, Reason, owner_of};
+use super::super::frame::{Frame, LinkFeatures, Memory, MemoryWord, Reason};
 use super::account::Accounts;
 use super::table::{ApertureRow, ROWS_MAX, WAITING_MAX};
 use super::{Action, ConnectionId, Machine, MachineEvent, MemoryOutcome};

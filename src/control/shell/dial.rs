@@ -9,12 +9,13 @@ use super::super::identity;
 use super::super::machine::{ConnectFailure, ConnectionId, NotNow, Verdict, Wait, Who};
 use super::super::names::{self, FindError, ServiceName, ServicePlace};
 use super::super::within::{self, Running};
-use super::inbox::{ConnectWait, LinkToken, NewLink, Waiter};
+use super::inbox::LinkToken;
+use super::other_hosts::FoundLink;
 use super::{
     ConnectError, Control, Posted, SOCKET, ShellRow, ShellShared, ShellState, WAKE, deadline_of,
     tag,
 };
-use crate::config::{AdmitUnknown, Config, Housekeeping};
+use crate::config::{AdmitUnknown, Config};
 use crate::os::socket::{self, PeerProcess, SocketConnection};
 use crate::os::sys::monotonic_ns;
 use core::time::Duration;
@@ -250,52 +251,6 @@ impl Control {
         timeout: Duration,
         wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
-        self.begin(service, greeting, timeout, wait, None)
-    }
-
-    /// Connects to a service, in the caller, within a time limit. Also waits for a name that no
-    /// process serves yet, unless `wait_for_names` is off.
-    pub fn connect(
-        &self,
-        service: &ServiceName,
-        greeting: &[u8],
-        timeout: Duration,
-    ) -> Result<NewLink, ConnectError> {
-        let waiter = Arc::new(Waiter::default());
-        let wait = wait_of(&self.shared.config);
-        let waits = ConnectWait::Call(waiter.clone());
-        let token = self.begin(service, greeting, timeout, wait, Some(waits))?;
-        if self.shared.config.housekeeping == Housekeeping::Thread {
-            return waiter.wait();
-        }
-        loop {
-            if let Some(result) = waiter.take() {
-                return result;
-            }
-            if let Err(error) = self.shared.turn(Some(u64::MAX)) {
-                self.give_up(token);
-                self.close(token);
-                return Err(ConnectError::Os { doing: "connecting", error });
-            }
-        }
-    }
-
-    /// Gives up a connection that was begun; no event follows, unless it is there already.
-    pub fn give_up(&self, token: LinkToken) {
-        if self.give_up_host(token) {
-            return;
-        }
-        self.call_if_parent(|machine, _| machine.give_up(token));
-    }
-
-    fn begin(
-        &self,
-        service: &ServiceName,
-        greeting: &[u8],
-        timeout: Duration,
-        wait: Wait,
-        waiter: Option<ConnectWait>,
-    ) -> Result<LinkToken, ConnectError> {
         let shared = &*self.shared;
         if !shared.guard.is_parent() {
             return Err(ConnectError::Forked);
@@ -306,7 +261,15 @@ impl Control {
         let until_ns = deadline_of(timeout);
         let dial = SocketDial::to(Finder::of(service), wait, until_ns);
         let looked_by_ns = until_ns.max(monotonic_ns().saturating_add(FIRST_LOOK_NS));
-        shared.begin(dial, greeting, looked_by_ns, waiter)
+        shared.begin(dial, greeting, looked_by_ns, None)
+    }
+
+    /// Gives up a connection that was begun; no event follows, unless it is there already.
+    pub fn give_up(&self, token: LinkToken) {
+        if self.give_up_host(token) {
+            return;
+        }
+        self.call_if_parent(|machine, _| machine.give_up(token));
     }
 }
 
@@ -316,7 +279,7 @@ impl ShellShared {
         dial: SocketDial,
         greeting: &[u8],
         looked_by_ns: u64,
-        waiter: Option<ConnectWait>,
+        found: Option<Box<FoundLink>>,
     ) -> Result<LinkToken, ConnectError> {
         let Some(finder) = &dial.finder else { unreachable!("nobody looks yet") };
         let (service, wait) = (finder.service.to_string(), dial.wait);
@@ -331,7 +294,7 @@ impl ShellShared {
             state.machine.expect(id, node);
         }
         let row =
-            ShellRow { dial: Some(Box::new(dial)), waiter, ..ShellRow::new(None, Who::default()) };
+            ShellRow { dial: Some(Box::new(dial)), found, ..ShellRow::new(None, Who::default()) };
         state.rows.insert(id, row);
         self.dial(&mut state, id, monotonic_ns());
         self.finish(state);
@@ -349,12 +312,12 @@ impl ShellShared {
         credential: Credential,
         greeting: &[u8],
         until_ns: u64,
-        waiter: ConnectWait,
+        found: Box<FoundLink>,
     ) -> Result<LinkToken, ConnectError> {
         let finder = Finder { expected: Some(Box::new(credential)), ..Finder::of(service) };
         let dial = SocketDial::to(finder, Wait::No, until_ns);
         let looked_by_ns = until_ns.min(monotonic_ns().saturating_add(FIRST_LOOK_NS));
-        self.begin(dial, greeting, looked_by_ns, Some(waiter))
+        self.begin(dial, greeting, looked_by_ns, Some(found))
     }
 
     /// One try to make the first connection, or the second, by a thread that nothing waits for.

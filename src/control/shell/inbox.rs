@@ -9,12 +9,11 @@ use crate::os::socket::SocketConnection;
 use crate::os::sys::{Bell, WakeWord};
 use crate::transport::HostLink;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Names a link of this process, from the first step of making it. Never used twice.
@@ -328,46 +327,5 @@ impl AsFd for Inbox {
     /// Readable while events wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
-    }
-}
-
-/// The receiver of the result of connecting, in place of the application.
-pub(super) enum ConnectWait {
-    /// A caller that waits.
-    Call(Arc<Waiter>),
-    /// The part for other hosts; the application hears of a link, and of no failure.
-    #[cfg(feature = "tls")]
-    Hosts(Box<super::other_hosts::FoundLink>),
-}
-
-/// A caller that waits for the result of connecting.
-#[derive(Debug, Default)]
-pub(super) struct Waiter {
-    result: Mutex<Option<Result<NewLink, ConnectError>>>,
-    is_there: Condvar,
-}
-
-impl Waiter {
-    pub fn tell(&self, result: Result<NewLink, ConnectError>) {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.is_there.notify_all();
-    }
-
-    pub fn take(&self) -> Option<Result<NewLink, ConnectError>> {
-        self.result.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Waits for the result.
-    pub fn wait(&self) -> Result<NewLink, ConnectError> {
-        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(result) = result.take() {
-                return result;
-            }
-            // The machine has a deadline for it; the second is for a clock that was changed.
-            let second = Duration::from_secs(1);
-            let waited = self.is_there.wait_timeout(result, second);
-            result = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 }

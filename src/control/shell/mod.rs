@@ -65,7 +65,7 @@ use crate::wire::{ApertureAccess, NodeId};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use dial::SocketDial;
-use inbox::ConnectWait;
+use other_hosts::FoundLink;
 #[cfg(feature = "tls")]
 pub(in crate::control) use perform::ended;
 use refusals::Refusals;
@@ -123,7 +123,9 @@ struct ShellRow {
     made: BTreeMap<Memory, MadeMemory>,
     mapped: BTreeMap<Memory, Mapped>,
     dial: Option<Box<SocketDial>>,
-    waiter: Option<ConnectWait>,
+    /// The part for other hosts gets the result of connecting; the application hears of a link, and of
+    /// no failure.
+    found: Option<Box<FoundLink>>,
     /// The user whose receivers it uses.
     uid: Option<u32>,
     pid: Option<u32>,
@@ -148,7 +150,7 @@ impl ShellRow {
             made: BTreeMap::new(),
             mapped: BTreeMap::new(),
             dial: None,
-            waiter: None,
+            found: None,
             uid: who.uid,
             pid: who.pid,
             service: None,

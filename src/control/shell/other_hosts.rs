@@ -4,7 +4,7 @@
 use super::super::Reason;
 use super::super::machine::{Accept, AcceptError, RequestId};
 use super::super::names::{Access, ServiceName};
-use super::{Control, LinkToken};
+use super::{ConnectError, Control, LinkToken, NewLink};
 
 /// The way of leaving a link.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +22,7 @@ mod with_tls {
         HostDirectory, HostError, HostName, Hosts, Note, OnThisHost, Sought, WhenEnded, is_of_host,
     };
     use super::super::super::{GREETING_BYTES_MAX, Wait};
-    use super::super::inbox::ConnectWait;
-    use super::super::{ConnectError, NewLink, ShellShared, deadline_of};
+    use super::super::{ShellShared, deadline_of};
     use super::*;
     use crate::transport::frames::Goodbye;
     use core::sync::atomic::Ordering;
@@ -64,8 +63,8 @@ mod with_tls {
                 return Err(gone());
             }
             let Sought { asked, name, credential, greeting, until_ns, how } = sought;
-            let waits = ConnectWait::Hosts(Box::new(FoundLink { asked, how, ended }));
-            shared.begin_expecting(&name.parse()?, credential, &greeting, until_ns, waits)
+            let found = Box::new(FoundLink { asked, how, ended });
+            shared.begin_expecting(&name.parse()?, credential, &greeting, until_ns, found)
         }
 
         fn figures(&self) -> String {
@@ -248,6 +247,20 @@ mod with_tls {
 
 #[cfg(feature = "tls")]
 pub(super) use with_tls::FoundLink;
+
+#[cfg(not(feature = "tls"))]
+pub(super) enum FoundLink {}
+
+#[cfg(not(feature = "tls"))]
+impl FoundLink {
+    pub fn linked(self, _: NewLink) -> NewLink {
+        match self {}
+    }
+
+    pub fn failed(self, _: ConnectError) {
+        match self {}
+    }
+}
 
 #[cfg(not(feature = "tls"))]
 #[allow(clippy::unused_self)]

@@ -7,7 +7,7 @@ use super::super::machine::{
 };
 use super::super::memory::{MadeMemory, Mapped};
 use super::super::{printable, receiver};
-use super::inbox::{ConnectWait, ControlEvent, LinkWay, NewLink};
+use super::inbox::{ControlEvent, LinkWay, NewLink};
 use super::{
     ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, SOCKET, ShellRow, ShellShared, ShellState,
     tag,
@@ -392,7 +392,7 @@ impl ShellShared {
         if agreed.initiated_by_us {
             self.poller.remove(&wake);
         }
-        let waiter = row.waiter.take();
+        let found = row.found.take();
         row.dial = None;
         row.peer = Some(agreed.peer.clone());
         row.remains = [outgoing.remains(), incoming.remains()].into();
@@ -414,15 +414,10 @@ impl ShellShared {
             asked: None,
             how: None,
         };
-        match waiter {
-            Some(ConnectWait::Call(waiter)) => {
-                waiter.tell(Ok(link));
-                None
-            }
-            #[cfg(feature = "tls")]
-            Some(ConnectWait::Hosts(found)) => Some(ControlEvent::Connected(found.linked(link))),
-            None => Some(ControlEvent::Connected(link)),
-        }
+        Some(ControlEvent::Connected(match found {
+            Some(found) => found.linked(link),
+            None => link,
+        }))
     }
 
     fn connect_failed(
@@ -434,29 +429,15 @@ impl ShellShared {
         let row = state.rows.get_mut(&id)?;
         let error = row.dial.as_mut().and_then(|dial| dial.take_error());
         let error = error.unwrap_or_else(|| ConnectError::of(why));
-        let waiter = row.waiter.take();
-        let note = |error: &ConnectError| {
-            if log::is_wanted() {
-                self.note(row.entry(Kind::Failed, printable(&error.to_string())));
-            }
-        };
-        match waiter {
-            Some(ConnectWait::Call(waiter)) => {
-                note(&error);
-                waiter.tell(Err(error));
-                None
-            }
+        if let Some(found) = row.found.take() {
             // It goes on over TLS.
-            #[cfg(feature = "tls")]
-            Some(ConnectWait::Hosts(found)) => {
-                found.failed(error);
-                None
-            }
-            None => {
-                note(&error);
-                Some(ControlEvent::ConnectFailed { token: id, error })
-            }
+            found.failed(error);
+            return None;
         }
+        if log::is_wanted() {
+            self.note(row.entry(Kind::Failed, printable(&error.to_string())));
+        }
+        Some(ControlEvent::ConnectFailed { token: id, error })
     }
 }
 

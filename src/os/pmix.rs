@@ -192,14 +192,12 @@ enum Got {
     Failed(c_int),
 }
 
-/// A fence that was begun.
-pub struct PmixFence(Arc<Pending<c_int>>);
-
 /// The launcher's server, through the library.
 pub struct Pmix {
     calls: PmixCalls,
     own: Proc,
-    fence: Option<PmixFence>,
+    /// A fence that was begun.
+    fence: Option<Arc<Pending<c_int>>>,
     value_bytes_max: usize,
 }
 
@@ -440,14 +438,14 @@ impl Pmix {
         let (calls, begun) = (self.calls, pending.clone());
         // PMIx_Commit returns when the server has answered.
         on_thread(move || calls.commit_and_fence(begun))?;
-        self.fence = Some(PmixFence(pending));
+        self.fence = Some(pending);
         Ok(())
     }
 
     /// Whether the fence has ended, after waiting for at most `limit`. An error ends it, too. A
     /// fence that was not begun does not end.
     pub fn end_fence(&mut self, limit: Duration) -> Result<bool, PmixError> {
-        let Some(PmixFence(pending)) = &self.fence else { return Ok(false) };
+        let Some(pending) = &self.fence else { return Ok(false) };
         let Some(status) = pending.wait(limit) else { return Ok(false) };
         self.fence = None;
         self.calls.check(status).map(|()| true)

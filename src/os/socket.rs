@@ -10,8 +10,7 @@
 //! Never: a call of this module blocks, except [`connect`], which ends at its deadline.
 
 use super::call::OfCall;
-use super::sys::{self, monotonic_ns};
-use super::thread;
+use super::sys;
 use core::mem::MaybeUninit;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -161,44 +160,16 @@ pub fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Whether a process listens at `path`: tries once and does not wait. `WouldBlock` means that one
-/// does and is busy.
+/// does and is busy. The connection refuses descriptors, since its peer is a stranger.
 pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
-    connect_once(path, false)
-}
-
-fn connect_once(path: &Path, takes_descriptors: bool) -> io::Result<OwnedFd> {
     let fd = socket()?;
-    if !takes_descriptors {
-        refuse_descriptors(&fd);
-    }
+    refuse_descriptors(&fd);
     let address = SocketAddrUnix::new(path)?;
     match rustix::net::connect(&fd, &address) {
         Ok(()) => Ok(fd),
         // A retry, not an error to report.
         Err(e @ rustix::io::Errno::AGAIN) => Err(e.into()),
         Err(e) => Err(e).of_call("connect"),
-    }
-}
-
-/// Connects, at most until `deadline_ns`. A listener whose queue is full is tried again until then.
-/// The connection takes descriptors only if requested, since its peer is a stranger.
-pub fn connect(path: &Path, takes_descriptors: bool, deadline_ns: u64) -> io::Result<OwnedFd> {
-    let mut pause_ns = 50_000;
-    loop {
-        match connect_once(path, takes_descriptors) {
-            // A Unix socket never says "in progress": the queue is full, and there is no event when
-            // it no longer is.
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let left = deadline_ns.saturating_sub(monotonic_ns());
-                if left == 0 {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                thread::sleep(core::time::Duration::from_nanos(left.min(pause_ns)));
-                pause_ns = (pause_ns * 2).min(5_000_000);
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
-        }
     }
 }
 
@@ -322,23 +293,29 @@ pub struct SocketIdentity {
     pub pid: Option<u32>,
 }
 
+/// Reads an option of a socket into `value`; returns the bytes of it.
+///
+/// # Safety
+/// Any bytes are a value of `T`.
+unsafe fn read_option<T>(
+    fd: BorrowedFd<'_>,
+    option: libc::c_int,
+    value: &mut T,
+) -> io::Result<usize> {
+    let mut size = size_of::<T>() as libc::socklen_t;
+    let (level, to) = (libc::SOL_SOCKET, core::ptr::from_mut(value).cast());
+    // SAFETY: pointer and size are those of a live value, which any bytes are, by the contract.
+    match unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, to, &mut size) } {
+        0 => Ok(size as usize),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The identity of the other end.
 pub fn identity(fd: impl AsFd) -> io::Result<SocketIdentity> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: pointer and size are those of a live `ucred`, which any bytes are a value of.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut found).cast(),
-            &mut size,
-        )
-    };
-    if rc != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: three integers.
+    unsafe { read_option(fd.as_fd(), libc::SO_PEERCRED, &mut found)? };
     Ok(SocketIdentity {
         uid: known_uid(found.uid),
         gid: known_gid(found.gid),
@@ -387,37 +364,19 @@ pub fn is_in_group(fd: impl AsFd, gid: u32) -> bool {
         return false;
     }
     let mut groups = [0 as libc::gid_t; 1024];
-    let mut size = size_of_val(&groups) as libc::socklen_t;
-    // SAFETY: pointer and size are those of a live array of integers.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERGROUPS,
-            groups.as_mut_ptr().cast(),
-            &mut size,
-        )
-    };
-    let count = if rc == 0 { size as usize / size_of::<libc::gid_t>() } else { 0 };
+    // SAFETY: integers.
+    let bytes = unsafe { read_option(fd.as_fd(), libc::SO_PEERGROUPS, &mut groups) };
+    let count = bytes.unwrap_or(0) / size_of::<libc::gid_t>();
     groups[..count.min(groups.len())].contains(&gid)
         || identity(fd).is_ok_and(|identity| identity.gid == Some(gid))
 }
 
 fn peer_pidfd_exact(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut pidfd: libc::c_int = -1;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: pointer and size are those of a live integer.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut pidfd).cast(),
-            &mut size,
-        )
-    };
-    if rc != 0 || pidfd < 0 {
-        return Err(io::Error::last_os_error());
+    // SAFETY: an integer.
+    unsafe { read_option(fd, SO_PEERPIDFD, &mut pidfd)? };
+    if pidfd < 0 {
+        return Err(io::ErrorKind::NotFound.into());
     }
     // SAFETY: the kernel has just made this descriptor for this call; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
@@ -485,18 +444,6 @@ pub fn own_process_number() -> Option<u64> {
 /// Whether the process of a pidfd has died.
 pub fn is_dead(pidfd: impl AsFd) -> bool {
     sys::wait_for(&[(pidfd.as_fd(), false)], 0).unwrap_or(false)
-}
-
-/// Whether the other end is gone: it hung up, or its process died though a forked child of it
-/// holds the socket.
-pub fn is_gone(fd: impl AsFd) -> bool {
-    let fd = fd.as_fd();
-    is_hung_up(fd)
-        || match peer_process(fd) {
-            PeerProcess::Exact(pidfd) | PeerProcess::ByNumber(pidfd) => is_dead(pidfd),
-            PeerProcess::Gone => true,
-            PeerProcess::Unseen => false,
-        }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -44,25 +44,6 @@ pub fn barrier() -> bool {
     register_barrier() && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
-/// [`barrier`], or this thread's own fence if the kernel refuses; returns whether it was the
-/// barrier. The fence is enough if the others fence for themselves.
-pub fn barrier_or_fence() -> bool {
-    barrier() || {
-        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
-        false
-    }
-}
-
-/// Keeps the calling thread on one core.
-pub fn pin_to_core(core: usize) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    if core >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    set.set(core);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
 /// The processor on which the calling thread runs, by the kernel's number; without a system call.
 #[inline]
 pub fn processor() -> u32 {
@@ -72,12 +53,6 @@ pub fn processor() -> u32 {
         return processor;
     }
     rustix::thread::sched_getcpu() as u32
-}
-
-/// The cores that the calling thread may run on.
-pub fn cores() -> io::Result<Vec<usize>> {
-    let set = rustix::thread::sched_getaffinity(None)?;
-    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
 }
 
 /// The soft limit on descriptors was changed.
@@ -157,33 +132,6 @@ pub fn monotonic_ns() -> u64 {
     }
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Ticks of the processor's own counter, for short spans on one core: cheaper than any call.
-/// Nanoseconds on processors without such a counter.
-#[inline(always)]
-pub fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the counter; if the system forbids it, the process gets a
-    // signal, and Linux forbids it only on request (PR_SET_TSC).
-    unsafe {
-        core::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    monotonic_ns()
-}
-
-/// A number of [`ticks`] a microsecond, measured once.
-pub fn ticks_per_us() -> u64 {
-    static RATE: OnceLock<u64> = OnceLock::new();
-    *RATE.get_or_init(|| {
-        let (ns, from) = (monotonic_ns(), ticks());
-        while monotonic_ns() - ns < 200_000 {
-            core::hint::spin_loop();
-        }
-        let (ns, ticks) = (monotonic_ns() - ns, ticks().wrapping_sub(from));
-        (ticks.saturating_mul(1000) / ns).max(1)
-    })
 }
 
 /// The number of a user, from the system's user database.
@@ -595,11 +543,5 @@ mod tests {
                 }
             }
         });
-    }
-
-    #[test]
-    fn a_core_that_does_not_exist_is_refused() {
-        assert!(pin_to_core(usize::MAX).is_err());
-        assert!(!cores().unwrap().is_empty());
     }
 }

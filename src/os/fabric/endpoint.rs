@@ -98,7 +98,7 @@ pub enum FabricEvent {
     /// A message was longer than a buffer, and is lost.
     TooLong,
     /// A receive ended without a message.
-    NotReceived(String),
+    NotReceived,
     /// A message has been sent.
     Sent {
         /// The tag of the call of `send`.
@@ -179,61 +179,42 @@ impl FabricEndPoint {
             why: std::format!("{e}"),
         })?;
         let fabric = Object::of(library.open_fabric(choice.info())?);
-        let mut domain = null_mut();
         // SAFETY: the fabric is alive, and so are the answer and the place for the result; the same
         // holds in all that follows.
-        let rc = unsafe {
+        let domain = Object::make(&library, "opening the domain", |place| unsafe {
             let open = (*(*fabric.raw()).ops).domain.expect("each fabric has domains");
-            open(fabric.raw(), choice.as_ptr(), &mut domain, null_mut())
-        };
-        let domain = Object::new(&library, "opening the domain", rc, domain)?;
+            open(fabric.raw(), choice.as_ptr(), place, null_mut())
+        })?;
         // SAFETY: an attribute of integers and pointers.
         let mut attr = unsafe { Padded::<sys::fi_av_attr>::zeroed() };
         attr.value.type_ = sys::FI_AV_TABLE;
-        let mut addresses = null_mut();
         // SAFETY: as above.
-        let rc = unsafe {
+        let addresses = Object::make(&library, "making the table of addresses", |place| unsafe {
             let open = (*(*domain.raw()).ops).av_open.expect("each domain has addresses");
-            open(domain.raw(), (&raw mut attr).cast(), &mut addresses, null_mut())
-        };
-        let addresses = Object::new(&library, "making the table of addresses", rc, addresses)?;
+            open(domain.raw(), (&raw mut attr).cast(), place, null_mut())
+        })?;
         let open_queue = |wait: sys::fi_wait_obj| {
             // SAFETY: an attribute of integers and pointers.
             let mut attr = unsafe { Padded::<sys::fi_cq_attr>::zeroed() };
             attr.value.size = entries;
             attr.value.format = sys::FI_CQ_FORMAT_MSG;
             attr.value.wait_obj = wait;
-            let mut queue = null_mut();
             // SAFETY: as above.
-            let rc = unsafe {
+            Object::make(&library, "making the completion queue", |place| unsafe {
                 let open = (*(*domain.raw()).ops).cq_open.expect("each domain has queues");
-                open(domain.raw(), (&raw mut attr).cast(), &mut queue, null_mut())
-            };
-            Object::new(&library, "making the completion queue", rc, queue)
+                open(domain.raw(), (&raw mut attr).cast(), place, null_mut())
+            })
         };
         let queue = open_queue(sys::FI_WAIT_FD).or_else(|_| open_queue(sys::FI_WAIT_NONE))?;
         let descriptor = descriptor_of(&queue);
-        let mut end = null_mut();
         // SAFETY: as above.
-        let rc = unsafe {
+        let end = Object::make(&library, "making the end point", |place| unsafe {
             let open = (*(*domain.raw()).ops).endpoint.expect("each domain has end points");
-            open(domain.raw(), choice.as_ptr(), &mut end, null_mut())
-        };
-        let end = Object::new(&library, "making the end point", rc, end)?;
+            open(domain.raw(), choice.as_ptr(), place, null_mut())
+        })?;
         let both = u64::from(sys::FI_TRANSMIT | sys::FI_RECV);
-        for (doing, what, flags) in [
-            ("binding the table of addresses", addresses.fid(), 0),
-            ("binding the completion queue", queue.fid(), both),
-        ] {
-            // SAFETY: as above.
-            let rc = unsafe {
-                let bind = (*(*end.fid()).ops).bind.expect("each end point binds");
-                bind(end.fid(), what, flags)
-            };
-            if rc != 0 {
-                return Err(library.refused(doing, rc as isize));
-            }
-        }
+        bind(&library, "binding the table of addresses", &end, addresses.fid(), 0)?;
+        bind(&library, "binding the completion queue", &end, queue.fid(), both)?;
         enable(&library, end.fid())?;
         let mut address = std::vec![0u8; ADDRESS_BYTES_MAX];
         let mut bytes = address.len();
@@ -386,24 +367,14 @@ impl FabricEndPoint {
     ) -> Result<*mut sys::fid_mr, FabricError> {
         let Some(domain) = &self.domain else { unreachable!("it is open until it is dropped") };
         let _inside = self.door.enter().ok_or(FabricError::Ends)?;
-        let (library, mut region) = (self.library().clone(), null_mut());
+        let library = self.library().clone();
         // SAFETY: memory that is mapped until the region is closed, and a place for it.
-        let rc = unsafe {
-            let ops = (*domain.raw()).mr;
-            let register = (*ops).reg.expect("each domain registers memory");
-            let domain = domain.fid();
-            register(domain, at.as_ptr(), bytes, access, 0, key, 0, &mut region, null_mut())
-        };
-        let region = Object::new(&library, "registering memory", rc, region)?;
+        let region = Object::make(&library, "registering memory", |place| unsafe {
+            let register = (*(*domain.raw()).mr).reg.expect("each domain registers memory");
+            register(domain.fid(), at.as_ptr(), bytes, access, 0, key, 0, place, null_mut())
+        })?;
         if self.mr_mode() & sys::FI_MR_ENDPOINT != 0 {
-            // SAFETY: both are alive.
-            let rc = unsafe {
-                let bind = (*(*region.fid()).ops).bind.expect("each region binds");
-                bind(region.fid(), self.end().cast(), 0)
-            };
-            if rc != 0 {
-                return Err(library.refused("binding memory", rc as isize));
-            }
+            bind(&library, "binding memory", &region, self.end().cast(), 0)?;
             enable(&library, region.fid())?;
         }
         let raw = region.raw();
@@ -574,7 +545,7 @@ impl FabricEndPoint {
                 self.unposted.push(index);
                 events.push(match error as i64 {
                     error if error == i64::from(sys::FI_ETRUNC) => FabricEvent::TooLong,
-                    _ => FabricEvent::NotReceived(self.library().text(error)),
+                    _ => FabricEvent::NotReceived,
                 });
             }
             (OpState::Sending { tag }, error) => {
@@ -672,6 +643,21 @@ impl Drop for FabricEndPoint {
     fn drop(&mut self) {
         self.close_all();
     }
+}
+
+fn bind<T>(
+    library: &Library,
+    doing: &'static str,
+    object: &Object<T>,
+    what: *mut sys::fid,
+    flags: u64,
+) -> Result<(), FabricError> {
+    // SAFETY: objects that are alive.
+    let rc = unsafe {
+        let bind = (*(*object.fid()).ops).bind.expect("it can be bound");
+        bind(object.fid(), what, flags)
+    };
+    if rc == 0 { Ok(()) } else { Err(library.refused(doing, rc as isize)) }
 }
 
 fn enable(library: &Library, fid: *mut sys::fid) -> Result<(), FabricError> {

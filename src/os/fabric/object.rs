@@ -17,13 +17,14 @@ impl<T> Object<T> {
         Self(made)
     }
 
-    /// From the result of a call, and the object that it made.
-    pub fn new(
+    /// The object that a call writes to the place it gets.
+    pub fn make(
         library: &Library,
         doing: &'static str,
-        rc: c_int,
-        made: *mut T,
+        call: impl FnOnce(&mut *mut T) -> c_int,
     ) -> Result<Self, FabricError> {
+        let mut made = core::ptr::null_mut();
+        let rc = call(&mut made);
         match NonNull::new(made) {
             Some(made) if rc == 0 => Ok(Self(made)),
             _ => Err(library.refused(doing, rc as isize)),

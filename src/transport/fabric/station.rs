@@ -341,7 +341,7 @@ impl StationInner {
         match event {
             FabricEvent::Came(received) => self.take_message(own, received),
             // Or a connection of the provider's ended: TLS shows whose it was.
-            FabricEvent::TooLong | FabricEvent::NotReceived(_) => self.dropped.too_long += 1,
+            FabricEvent::TooLong | FabricEvent::NotReceived => self.dropped.too_long += 1,
             FabricEvent::Sent { tag } => self.has_sent(own, tag, None),
             FabricEvent::NotSent { tag, why } => self.has_sent(own, tag, Some(why)),
             // Memory has end points of its own.

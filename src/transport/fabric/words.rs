@@ -135,49 +135,35 @@ pub fn read(bytes: &[u8]) -> Result<Option<(FabricWord, usize)>, UnknownWord> {
 
 /// Appends a word.
 pub fn put(to: &mut Vec<u8>, word: &FabricWord) {
-    let start = to.len();
-    to.extend_from_slice(&[0, 0]);
     let kind = match word {
-        FabricWord::Count(count) => {
-            to.extend_from_slice(&count.to_le_bytes());
-            kind::COUNT
-        }
+        FabricWord::Count(_) => kind::COUNT,
+        FabricWord::Offer(_) => kind::OFFER,
+        FabricWord::Held(_) => kind::HELD,
+        FabricWord::Refused(..) => kind::REFUSED,
+        FabricWord::Revoked(_) => kind::REVOKED,
+        FabricWord::Released(_) => kind::RELEASED,
+        FabricWord::Asks(_) => kind::ASKS,
+        FabricWord::Came(_) => kind::CAME,
+    };
+    let start = to.len();
+    to.extend_from_slice(&[kind, 0]);
+    match word {
+        FabricWord::Count(count) | FabricWord::Came(count) => to.extend(count.to_le_bytes()),
         FabricWord::Offer(OpenedMemory { number, bytes, base, key, access, address }) => {
-            to.extend_from_slice(&number.to_le_bytes());
-            for word in [bytes, base, key] {
-                to.extend_from_slice(&word.to_le_bytes());
-            }
+            to.extend(number.to_le_bytes());
+            to.extend([bytes, base, key].into_iter().flat_map(|word| word.to_le_bytes()));
             to.push((*access == ApertureAccess::ReadWrite).into());
             to.extend_from_slice(address);
-            kind::OFFER
         }
-        FabricWord::Held(number) => {
-            to.extend_from_slice(&number.to_le_bytes());
-            kind::HELD
+        FabricWord::Held(number) | FabricWord::Revoked(number) | FabricWord::Released(number) => {
+            to.extend(number.to_le_bytes());
         }
         FabricWord::Refused(number, reason) => {
-            to.extend_from_slice(&number.to_le_bytes());
-            to.extend_from_slice(&reason.to_wire().to_le_bytes());
-            kind::REFUSED
+            to.extend(number.to_le_bytes());
+            to.extend(reason.to_wire().to_le_bytes());
         }
-        FabricWord::Revoked(number) => {
-            to.extend_from_slice(&number.to_le_bytes());
-            kind::REVOKED
-        }
-        FabricWord::Released(number) => {
-            to.extend_from_slice(&number.to_le_bytes());
-            kind::RELEASED
-        }
-        FabricWord::Asks(memory) => {
-            to.push((*memory).into());
-            kind::ASKS
-        }
-        FabricWord::Came(count) => {
-            to.extend_from_slice(&count.to_le_bytes());
-            kind::CAME
-        }
-    };
-    to[start] = kind;
+        FabricWord::Asks(memory) => to.push((*memory).into()),
+    }
     to[start + 1] = (to.len() - start - 2) as u8;
 }
 

@@ -39,7 +39,7 @@ fn with_secret(dir: &Dir) -> Config {
 
 /// Keys with another secret: only a certificate that proves nothing to these ends.
 fn without_secret(dir: &Dir) -> Config {
-    dir.config().secret(dir.write("secret", &"00".repeat(32)))
+    dir.config().secret(dir.write("secret", "00".repeat(32)))
 }
 
 /// Certificates for `localhost`, each with a key of its own, of one authority.
@@ -63,8 +63,8 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let own = params.signed_by(&key, &self.issuer).unwrap();
         dir.config()
-            .certificate(dir.write("own.pem", &own.pem()))
-            .certificate_key(dir.write("key.pem", &key.serialize_pem()))
+            .certificate(dir.write("own.pem", own.pem()))
+            .certificate_key(dir.write("key.pem", key.serialize_pem()))
             .trusted(dir.write("trusted.pem", &self.pem))
     }
 }

@@ -657,8 +657,8 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let own = params.signed_by(&key, &self.issuer).unwrap();
         dir.config()
-            .certificate(dir.write("own.pem", &own.pem()))
-            .certificate_key(dir.write("key.pem", &key.serialize_pem()))
+            .certificate(dir.write("own.pem", own.pem()))
+            .certificate_key(dir.write("key.pem", key.serialize_pem()))
             .trusted(dir.write("trusted.pem", &trusted.pem))
     }
 }
@@ -710,7 +710,7 @@ fn certificates_decide_who_connects() {
     assert!(error.contains("alert"), "{error}");
     // Keys that cannot be used are an error at once, and say what to do.
     let error = |config: Config| Manager::with_config(listening(config)).map(|_| ()).unwrap_err();
-    let open = dir.write("open", &"7f".repeat(32));
+    let open = dir.write("open", "7f".repeat(32));
     let chmod = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     };
@@ -718,7 +718,7 @@ fn certificates_decide_who_connects() {
     let changeable = dir.write("changeable", "nothing of it is read");
     chmod(&changeable, 0o666);
     std::fs::create_dir(dir.path.join("directory")).unwrap();
-    let in_open_directory = dir.config().secret(dir.write("directory/secret", &"7f".repeat(32)));
+    let in_open_directory = dir.config().secret(dir.write("directory/secret", "7f".repeat(32)));
     chmod(&dir.path.join("directory"), 0o777);
     for (config, why) in [
         (dir.config(), "hamlyn keys"),

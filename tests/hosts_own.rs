@@ -161,7 +161,7 @@ fn a_secret_is_wiped_when_nobody_has_it_any_more() {
     let dir = Dir::new("wiped", &[]);
     let (own, key) = authority.issue(&dir, "host.example");
     let masked: Vec<u8> = key.serialize_der().iter().map(|byte| byte ^ MASK).collect();
-    dir.write("masked", &masked);
+    dir.write("masked", masked);
     // A key alone, and both together.
     let path = secret(&dir).display().to_string();
     let file = |name: &str| dir.path.join(name).display().to_string();

@@ -577,9 +577,9 @@ fn contributing_md_names_every_step_of_the_tests() {
         [("test", "TEST"), ("test", "TEST_BESIDE"), ("deep", "DEEP"), ("deep", "DEEP_BESIDE")]
     {
         for step in list(name) {
-            let start = format!("        {step}) echo '");
+            let start = format!("# {step}: ");
             let what = script.lines().find_map(|line| line.strip_prefix(&start));
-            let what = what.and_then(|line| line.split('\'').next()).expect("what the step does");
+            let what = what.expect("what the step does");
             in_script.push(vec![step, of.to_string(), what.to_string()]);
         }
     }

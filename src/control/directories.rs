@@ -147,13 +147,10 @@ pub(super) fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError
 /// Opens each directory on the way, without following links; the last must be as `last` says, or
 /// may be on the way itself.
 pub(super) fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, DirectoryError> {
-    let os = |path: &Path, call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
-        path: path.into(),
-        error: of_call(call, e),
-    };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = PathBuf::from("/");
-    let mut fd = rustix::fs::open("/", flags, Mode::empty()).map_err(|e| os(&at, "open", e))?;
+    let mut fd =
+        rustix::fs::open("/", flags, Mode::empty()).map_err(|e| os_error(&at, "open", e))?;
     let parts: Vec<_> = path.components().filter(|c| *c != Component::RootDir).collect();
     for (i, part) in parts.iter().enumerate() {
         at.push(part);
@@ -176,9 +173,9 @@ pub(super) fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, Director
                 };
                 return Err(DirectoryError::Missing { path: at, advice });
             }
-            Err(e) => return Err(os(&at, "openat", e)),
+            Err(e) => return Err(os_error(&at, "openat", e)),
         };
-        let stat = rustix::fs::fstat(&fd).map_err(|e| os(&at, "fstat", e))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|e| os_error(&at, "fstat", e))?;
         check(&at, stat.st_uid, stat.st_mode & 0o7777, last.filter(|_| is_last))?;
     }
     Ok(fd)
@@ -275,9 +272,17 @@ pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, D
             };
             return Err(DirectoryError::Missing { path, advice });
         }
-        Err(e) => return Err(DirectoryError::Os { path, error: of_call("mkdir", e) }),
+        Err(e) => return Err(os_error(&path, "mkdir", e)),
     }
     open(&path, last)
+}
+
+/// The mode of a user's place: others may pass through, but not list it.
+const PASSES: Mode = Mode::from_raw_mode(0o711);
+
+/// The error of a call about `path`.
+fn os_error(path: &Path, call: &'static str, e: rustix::io::Errno) -> DirectoryError {
+    DirectoryError::Os { path: path.into(), error: of_call(call, e) }
 }
 
 /// `<shared>/<uid>`.
@@ -289,25 +294,16 @@ pub(super) fn open_shared(
     let shared = open(&config.shared_dir, Final::Shared)?;
     let name = uid.to_string();
     let path = shared.path.join(&name);
-    let os = |call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
-        path: path.clone(),
-        error: of_call(call, e),
-    };
+    let os = |call, e| os_error(&path, call, e);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let look = || rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty());
     let mut found = look();
     // As in `open_private`: an existing directory need not be made.
     if create && matches!(found, Err(rustix::io::Errno::NOENT)) {
-        // Others may pass through, but not list it.
-        match rustix::fs::mkdirat(&shared.fd, &*name, Mode::from_raw_mode(0o711)) {
+        match rustix::fs::mkdirat(&shared.fd, &*name, PASSES) {
             // The umask of the process may have denied access to others.
-            Ok(()) => rustix::fs::chmodat(
-                &shared.fd,
-                &*name,
-                Mode::from_raw_mode(0o711),
-                AtFlags::empty(),
-            )
-            .map_err(|e| os("fchmodat", e))?,
+            Ok(()) => rustix::fs::chmodat(&shared.fd, &*name, PASSES, AtFlags::empty())
+                .map_err(|e| os("fchmodat", e))?,
             Err(rustix::io::Errno::EXIST) => {}
             // Only root may make one.
             Err(rustix::io::Errno::ACCESS) => {
@@ -328,17 +324,17 @@ pub(super) fn open_shared(
         Err(e) => return Err(os("openat", e)),
     };
     let stat = rustix::fs::fstat(&fd).map_err(|e| os("fstat", e))?;
-    if stat.st_uid != uid && (uid == euid() || socket::known_uid(stat.st_uid).is_some()) {
-        let wanted = std::format!("user {uid}");
-        let (owner, advice) = (stat.st_uid, TAKEN_SHARED);
-        return Err(DirectoryError::Owner { path, owner, wanted, advice });
-    }
-    // Within a user namespace its owner may be unknown, so only root may have put it there.
+    let is_known = || uid == euid() || socket::known_uid(stat.st_uid).is_some();
     let of_shared = rustix::fs::fstat(&shared.fd).map_err(|e| os("fstat", e))?;
-    if stat.st_uid != uid && of_shared.st_mode & 0o022 != 0 {
+    let advice = match stat.st_uid == uid {
+        true => None,
+        false if is_known() => Some(TAKEN_SHARED),
+        // Within a user namespace its owner may be unknown, so only root may have put it there.
+        false => Some(UNKNOWN_SHARED).filter(|_| of_shared.st_mode & 0o022 != 0),
+    };
+    if let Some(advice) = advice {
         let wanted = std::format!("user {uid}");
-        let (owner, advice) = (stat.st_uid, UNKNOWN_SHARED);
-        return Err(DirectoryError::Owner { path, owner, wanted, advice });
+        return Err(DirectoryError::Owner { path, owner: stat.st_uid, wanted, advice });
     }
     if stat.st_mode & 0o022 != 0 {
         let wanted = "be closed to the writing of others";
@@ -351,10 +347,7 @@ pub(super) fn open_shared(
 /// one is checked.
 pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
     let path = config.shared_dir.clone();
-    let os = |call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
-        path: path.clone(),
-        error: of_call(call, e),
-    };
+    let os = |call, e| os_error(&path, call, e);
     // No other user may replace it between making and opening it.
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(DirectoryError::Link { path, advice: "" });
@@ -398,10 +391,7 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
     let shared = open(&config.shared_dir, Final::Shared)?;
     let name = uid.to_string();
     let path = shared.path.join(&name);
-    let os = |call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
-        path: path.clone(),
-        error: of_call(call, e),
-    };
+    let os = |call, e| os_error(&path, call, e);
     let at = &shared.fd;
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     for _ in 0..MOVES_MAX {
@@ -409,8 +399,7 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
             Ok(()) => {
                 // Root's, and the directory is sticky: no other user moves it aside meanwhile.
                 let owner = Some(rustix::fs::Uid::from_raw(uid));
-                let open = Mode::from_raw_mode(0o711);
-                rustix::fs::chmodat(at, &*name, open, AtFlags::empty())
+                rustix::fs::chmodat(at, &*name, PASSES, AtFlags::empty())
                     .map_err(|e| os("fchmodat", e))?;
                 rustix::fs::chownat(at, &*name, owner, None, nofollow)
                     .map_err(|e| os("fchownat", e))?;
@@ -454,7 +443,7 @@ fn mend(shared: &OwnedFd, name: &str, uid: u32) -> Result<(), rustix::io::Errno>
     let stat = rustix::fs::fstat(&fd)?;
     let mode = stat.st_mode & 0o7777;
     if stat.st_uid == uid && (!lets_pass(mode) || mode & 0o022 != 0) {
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o711))?;
+        rustix::fs::fchmod(&fd, PASSES)?;
     }
     Ok(())
 }

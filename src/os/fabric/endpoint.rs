@@ -124,13 +124,8 @@ pub enum FabricEvent {
 /// silences a descriptor (in [`poll`](Self::poll)).
 #[derive(Debug)]
 pub struct FabricEndPoint {
-    // In the order of closing.
-    end: Option<Object<sys::fid_ep>>,
-    regions: Vec<Object<sys::fid_mr>>,
-    queue: Option<Object<sys::fid_cq>>,
-    addresses: Option<Object<sys::fid_av>>,
-    domain: Option<Object<sys::fid_domain>>,
-    fabric: Option<Object<sys::fid_fabric>>,
+    /// `None`: closed.
+    objects: Option<Objects>,
     buffers: Vec<Buffer>,
     far: FarOps,
     unsent: Unsent,
@@ -146,6 +141,17 @@ pub struct FabricEndPoint {
     choice: Choice,
     door: Door,
     guard: ForkGuard,
+}
+
+/// What the library has made for an end point, in the order of closing.
+#[derive(Debug)]
+struct Objects {
+    end: Object<sys::fid_ep>,
+    regions: Vec<Object<sys::fid_mr>>,
+    queue: Object<sys::fid_cq>,
+    addresses: Object<sys::fid_av>,
+    domain: Object<sys::fid_domain>,
+    fabric: Object<sys::fid_fabric>,
 }
 
 // SAFETY: the library's objects are bound to no thread; `FI_THREAD_DOMAIN` requires that one thread
@@ -228,12 +234,7 @@ impl FabricEndPoint {
         }
         address.truncate(bytes);
         Ok(Self {
-            end: Some(end),
-            regions: Vec::new(),
-            queue: Some(queue),
-            addresses: Some(addresses),
-            domain: Some(domain),
-            fabric: Some(fabric),
+            objects: Some(Objects { end, regions: Vec::new(), queue, addresses, domain, fabric }),
             buffers: Vec::new(),
             far: FarOps::default(),
             unsent: Unsent::default(),
@@ -270,8 +271,12 @@ impl FabricEndPoint {
         self.choice.library()
     }
 
+    fn objects(&self) -> &Objects {
+        self.objects.as_ref().expect("it is open until it is dropped")
+    }
+
     fn end(&self) -> *mut sys::fid_ep {
-        self.end.as_ref().map_or(null_mut(), Object::raw)
+        self.objects().end.raw()
     }
 
     /// The number of receive buffers.
@@ -365,7 +370,7 @@ impl FabricEndPoint {
         access: u64,
         key: u64,
     ) -> Result<*mut sys::fid_mr, FabricError> {
-        let Some(domain) = &self.domain else { unreachable!("it is open until it is dropped") };
+        let domain = &self.objects().domain;
         let _inside = self.door.enter().ok_or(FabricError::Ends)?;
         let library = self.library().clone();
         // SAFETY: memory that is mapped until the region is closed, and a place for it.
@@ -378,7 +383,7 @@ impl FabricEndPoint {
             enable(&library, region.fid())?;
         }
         let raw = region.raw();
-        self.regions.push(region);
+        self.objects.as_mut().expect("as above").regions.push(region);
         Ok(raw)
     }
 
@@ -388,10 +393,10 @@ impl FabricEndPoint {
             return;
         }
         let Some(_inside) = self.door.enter() else { return };
+        let end = self.end();
         while let Some(&index) = self.unposted.last() {
             let buffer = &mut self.buffers[index];
             debug_assert_eq!(buffer.state, OpState::Idle);
-            let end = self.end.as_ref().map_or(null_mut(), Object::raw);
             // SAFETY: memory of this length that is not touched until the completion, and a context
             // that stays.
             let rc = unsafe {
@@ -415,9 +420,7 @@ impl FabricEndPoint {
 
     /// Adds the address of another end point, in the form of this one's.
     pub fn insert(&mut self, address: &[u8]) -> Result<FabricPeer, FabricError> {
-        let Some(addresses) = &self.addresses else {
-            unreachable!("it is open until it is dropped")
-        };
+        let addresses = &self.objects().addresses;
         if address.len() != self.address.len() {
             return Err(self.library().refused("reading the other end point's address", -22));
         }
@@ -437,7 +440,7 @@ impl FabricEndPoint {
 
     /// Removes a peer: nothing is on its way to it, and nothing more will be sent.
     pub fn remove(&mut self, peer: FabricPeer) {
-        let Some(addresses) = &self.addresses else { return };
+        let addresses = &self.objects().addresses;
         let Some(_inside) = self.door.enter() else { return };
         let mut peer = peer.0;
         // SAFETY: an entry of this table.
@@ -450,7 +453,7 @@ impl FabricEndPoint {
 
     /// Reads some completions; `false`: there are no more for now.
     pub fn poll(&mut self, events: &mut Vec<FabricEvent>) -> Result<bool, FabricError> {
-        let Some(queue) = &self.queue else { return Ok(false) };
+        let queue = &self.objects().queue;
         let Some(_inside) = self.door.enter() else { return Ok(false) };
         let queue = queue.raw();
         // SAFETY: integers and pointers.
@@ -577,7 +580,7 @@ impl FabricEndPoint {
     /// Whether the descriptor signals everything that is completed from now on, and no completion
     /// waits to be read.
     pub fn may_sleep(&mut self) -> bool {
-        let (Some(fabric), Some(queue)) = (&self.fabric, &self.queue) else { return true };
+        let Objects { fabric, queue, .. } = self.objects();
         let Some(descriptor) = &self.descriptor else { return true };
         let Some(_inside) = self.door.enter() else { return true };
         let mut fid = queue.fid();
@@ -602,30 +605,24 @@ impl FabricEndPoint {
     }
 
     fn close_all(&mut self) -> bool {
+        let Some(objects) = self.objects.take() else { return true };
         let inside = self.door.enter();
         if !self.guard.is_parent() || inside.is_none() || self.choice.stays_open() {
             // In a child, these objects are the parent's, and the child has only a copy; otherwise
             // they stay until the process ends.
-            core::mem::forget(self.end.take());
-            core::mem::forget(core::mem::take(&mut self.regions));
-            core::mem::forget(self.queue.take());
-            core::mem::forget(self.addresses.take());
-            core::mem::forget(self.domain.take());
-            core::mem::forget(self.fabric.take());
+            core::mem::forget(objects);
             // Their memory may be unmapped in a child, or replaced by something else.
             core::mem::forget(core::mem::take(&mut self.buffers));
             core::mem::forget(core::mem::take(&mut self.far));
             return false;
         }
-        let is_closed = self.end.take().is_none_or(Object::close);
-        let mut is_unregistered = true;
-        for region in core::mem::take(&mut self.regions) {
-            is_unregistered &= region.close();
-        }
-        let is_emptied = self.queue.take().is_none_or(Object::close);
-        let has_no_addresses = self.addresses.take().is_none_or(Object::close);
-        let has_no_domain = self.domain.take().is_none_or(Object::close);
-        self.fabric.take();
+        let Objects { end, regions, queue, addresses, domain, fabric } = objects;
+        let is_closed = end.close();
+        let is_unregistered = regions.into_iter().fold(true, |all, region| all & region.close());
+        let is_emptied = queue.close();
+        let has_no_addresses = addresses.close();
+        let has_no_domain = domain.close();
+        drop(fabric);
         // The library may still write to memory that it uses.
         if !(is_closed && is_unregistered && is_emptied) {
             core::mem::forget(core::mem::take(&mut self.buffers));

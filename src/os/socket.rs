@@ -7,7 +7,7 @@
 //! [`receive_one`]). Before Linux 6.16 it cannot refuse; then [`receive`] has room for as many as
 //! the kernel passes at once: none is dropped inside the call.
 //!
-//! Never: a call of this module blocks, except [`connect`], which ends at its deadline.
+//! Never: a call of this module blocks.
 
 use super::call::OfCall;
 use super::sys;

@@ -119,7 +119,7 @@ pub fn check(fd: impl AsFd, wanted: &WantedDescriptor) -> Result<(), DescriptorE
     Ok(())
 }
 
-/// Whether a file, whose pages are [pinned](super::Region::pin), has no more of them than its size
+/// Whether a file, whose pages are [pinned](super::Mapping::pin), has no more of them than its size
 /// needs. What this says stays true.
 pub fn check_size(fd: impl AsFd, bytes: usize) -> Result<(), DescriptorError> {
     let stat = rustix::fs::fstat(fd).map_err(|e| DescriptorError::NotMemory(e.into()))?;

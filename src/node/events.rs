@@ -386,11 +386,7 @@ impl Node {
         timeout: Duration,
         wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
-        use control::hosts::HostName;
-        let host: HostName = name.parse().map_err(|e: control::NameError| ConnectError::Host {
-            name: control::printable(name),
-            error: e.into(),
-        })?;
+        let host = host_name(name)?;
         let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
         self.connecting.insert(token, ConnectingLink::default());
         Ok(token)
@@ -449,6 +445,25 @@ impl Node {
     pub(crate) fn count_dropped_events(&self, dropped: usize) {
         self.counters.events_dropped.add(dropped as u64);
     }
+}
+
+/// The error that connecting to `name` has if it cannot be the name of a service.
+pub(crate) fn check_service_name(name: &str) -> Result<(), ConnectError> {
+    if !control::is_of_other_host(name) {
+        return Ok(name.parse::<ServiceName>().map(|_| ())?);
+    }
+    #[cfg(feature = "tls")]
+    return host_name(name).map(|_| ());
+    #[cfg(not(feature = "tls"))]
+    Err(ConnectError::NoHosts(control::printable(name)))
+}
+
+#[cfg(feature = "tls")]
+fn host_name(name: &str) -> Result<control::hosts::HostName, ConnectError> {
+    name.parse().map_err(|e: control::NameError| ConnectError::Host {
+        name: control::printable(name),
+        error: e.into(),
+    })
 }
 
 /// Keeps an event for the application; returns how many were dropped. The memory for events that are

@@ -56,8 +56,8 @@ pub use crate::interface::{AreaError, QueueError, SlotError};
 pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture,
 };
-pub(crate) use events::keep_event;
 pub use events::{CloseReason, Event};
+pub(crate) use events::{check_service_name, keep_event};
 pub(crate) use figures::UnansweredRequests;
 pub(crate) use kept::{
     BoundedResource, BuffersHeld, MessagesHeld, PlacesHeld, SamplesHeld, WindowHeld,

@@ -154,6 +154,8 @@ pub use publish::{
 };
 #[cfg(feature = "tokio")]
 pub use reconnect::AsyncReconnectingClient;
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
+pub use reconnect::ReconnectingCall;
 #[cfg(feature = "os")]
 pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
 #[cfg(feature = "os")]

@@ -3,8 +3,8 @@
 use crate::help::{Dir, LIMIT, LONG, SHORT, at, until};
 use hamlyn::Access;
 use hamlyn::protocol::{
-    CallError, CallOptions, ConnectionState, ReceiveError, ReconnectPolicy, ReconnectingClient,
-    Server, ServerConfig,
+    CallError, CallOptions, ClientConfig, ConnectionState, ReceiveError, ReconnectPolicy,
+    ReconnectingClient, Server, ServerConfig,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -182,4 +182,29 @@ fn a_client_that_is_dropped_in_an_outage_leaves_no_thread_behind() {
     until(|| connecting() > before.saturating_sub(1));
     drop(client);
     until(|| connecting() == 0);
+}
+
+#[test]
+fn a_client_may_be_made_before_its_server_and_its_first_call_connects_at_once() {
+    let dir = Dir::new("again-later");
+    let make =
+        |name: &str, config, policy| ReconnectingClient::new(&dir.manager(), name, config, policy);
+    let none = ClientConfig { outstanding: 0, ..ClientConfig::default() };
+    for (name, config) in [("no/name", ClientConfig::default()), ("again", none)] {
+        make(name, config, ReconnectPolicy::default()).unwrap_err();
+    }
+    // Delays are for outages alone.
+    let policy = ReconnectPolicy { first_delay: LONG, ..ReconnectPolicy::default() };
+    let never_waits = ReconnectPolicy { calls_wait: false, ..policy.clone() };
+    let waits = make(&at("again"), ClientConfig::default(), policy).unwrap();
+    let does_not = make(&at("again"), ClientConfig::default(), never_waits).unwrap();
+    assert_eq!(waits.connections(), 0);
+    let (server, answered) = echo(&dir);
+    assert_eq!(&*waits.call(b"who", LIMIT).unwrap(), b"who");
+    assert_eq!(waits.state(), ConnectionState::Connected { number: 1 });
+    let failed = does_not.call(b"who", LIMIT);
+    assert!(matches!(failed, Err(CallError::NotConnected(_))), "{failed:?}");
+    until(|| does_not.call(b"who", LIMIT).is_ok());
+    server.drain(LIMIT).unwrap();
+    answered.join().unwrap();
 }

@@ -593,7 +593,6 @@ impl ClientState {
     }
 
     /// One look of a whole call: does as much as it can without waiting, within reason.
-    #[cfg(feature = "tokio")]
     pub(super) fn look_at_all(
         &mut self,
         node: &mut Node,
@@ -640,7 +639,9 @@ impl ClientState {
 }
 
 /// The progress of a call's beginning.
+#[derive(Default)]
 pub(super) enum BegunCall {
+    #[default]
     Nothing,
     Long(CallId, CallSending),
     Sent(CallId),

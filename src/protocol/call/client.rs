@@ -33,6 +33,14 @@ impl Default for ClientConfig {
     }
 }
 
+impl ClientConfig {
+    /// An error, if no client can have these settings.
+    pub(in crate::protocol) fn check(&self) -> Result<(), GrowError> {
+        super::check_outstanding(self.outstanding)?;
+        super::check_block("reply_bytes", self.reply_bytes)
+    }
+}
+
 static NEXT_CLIENT: AtomicU32 = AtomicU32::new(0);
 
 /// Calls a server. `Send` and `Sync`: several threads may call.
@@ -97,9 +105,8 @@ impl Client {
         config: ClientConfig,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
+        config.check()?;
         let calls = config.outstanding;
-        super::check_outstanding(calls)?;
-        super::check_block("reply_bytes", config.reply_bytes)?;
         let (queue, blocks, body) = {
             let mut node = manager.lock();
             // An answer and `LEFT` for each call may wait here, and one `CLOSING`.
@@ -218,8 +225,55 @@ impl Client {
         request: &'a [u8],
         deadline: Option<Instant>,
     ) -> Prepared<'a> {
-        let (begun, may_be_there, none_free) = (BegunCall::Nothing, false, false);
-        Prepared { client: self, request, deadline, begun, may_be_there, none_free }
+        Prepared { client: self, request, deadline, progress: CallProgress::default() }
+    }
+
+    /// Goes on with a call whose caller waits in parts, from its beginning on: at most `timeout`
+    /// now. `None`: it is not over. Otherwise the call no longer exists afterwards. `deadline`: the
+    /// one that the server is told.
+    pub(in crate::protocol) fn go_on(
+        &self,
+        request: &[u8],
+        deadline: Option<Instant>,
+        progress: &mut CallProgress,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Bytes>, CallError> {
+        let CallProgress { begun, may_be_there, none_free } = progress;
+        if let (BegunCall::Nothing, None) = (&begun, deadline)
+            && let Some(id) = self.start_at_once(request)
+        {
+            *begun = BegunCall::Sent(id);
+        }
+        let mut reply = Bytes::default();
+        let result = self.manager.shared.wait_until(timeout, |node, protocols| {
+            let Some(state) = protocols.client(self.state) else { return Look::Nothing };
+            let look = state.look_at_all(node, request, deadline, begun, &mut reply);
+            *none_free = state.waits_for_a_call(begun);
+            look
+        });
+        *may_be_there = matches!(begun, BegunCall::Sent(_));
+        if let Err(WaitError::TimedOut) = result {
+            return Ok(None);
+        }
+        let id = core::mem::take(begun).id();
+        self.settle(result, id).map(|()| Some(reply))
+    }
+
+    /// Forgets a call that [`go_on`](Self::go_on) has begun, unless it is over.
+    pub(in crate::protocol) fn let_go(&self, progress: &CallProgress) {
+        if let Some(id) = progress.begun.id()
+            && !self.manager.is_forked()
+        {
+            self.forget(id);
+        }
+    }
+
+    /// The error of a call that is not over within its time limit.
+    pub(in crate::protocol) fn timed_out(&self, progress: &CallProgress) -> CallError {
+        match progress.none_free {
+            true => CallError::NoneFree(self.outstanding),
+            false => CallError::TimedOut,
+        }
     }
 
     /// Sends a request, waiting at most `timeout` for a free call ([`CallError::NoneFree`]) and, if
@@ -413,36 +467,41 @@ impl Client {
     }
 }
 
+/// The progress of a call that its caller makes in parts.
+#[derive(Default)]
+pub(in crate::protocol) struct CallProgress {
+    begun: BegunCall,
+    /// Whether the server may have the whole request, even if the call fails.
+    pub may_be_there: bool,
+    /// No call was free at the last look.
+    none_free: bool,
+}
+
 /// A call that its owner advances, and forgets by dropping this.
 #[cfg(feature = "tokio")]
 pub(crate) struct Prepared<'a> {
     client: &'a Client,
     request: &'a [u8],
     deadline: Option<Instant>,
-    begun: BegunCall,
-    may_be_there: bool,
-    /// No call was free at the last look.
-    none_free: bool,
+    progress: CallProgress,
 }
 
 #[cfg(feature = "tokio")]
 impl Prepared<'_> {
     /// The error if its time limit has passed.
     pub fn timed_out(&self) -> CallError {
-        match self.none_free {
-            true => CallError::NoneFree(self.client.outstanding),
-            false => CallError::TimedOut,
-        }
+        self.client.timed_out(&self.progress)
     }
 
     /// Whether the server may have the whole request.
     pub fn may_be_there(&self) -> bool {
-        self.may_be_there
+        self.progress.may_be_there
     }
 
     /// One turn: the reply, if it has come.
     pub fn advance(&mut self) -> Result<Option<Bytes>, CallError> {
-        let Self { client, request, deadline, begun, may_be_there, none_free } = self;
+        let Self { client, request, deadline, progress } = self;
+        let CallProgress { begun, may_be_there, none_free } = progress;
         let mut reply = Bytes::default();
         let look = {
             use crate::node::Attached;
@@ -469,7 +528,7 @@ impl Prepared<'_> {
             look
         };
         let Look::Found(result) = look else { return Ok(None) };
-        let id = core::mem::replace(begun, BegunCall::Nothing).id();
+        let id = core::mem::take(begun).id();
         client.settle(Ok(result), id).map(|()| Some(reply))
     }
 }
@@ -477,12 +536,7 @@ impl Prepared<'_> {
 #[cfg(feature = "tokio")]
 impl Drop for Prepared<'_> {
     fn drop(&mut self) {
-        if self.client.manager.is_forked() {
-            return;
-        }
-        if let Some(id) = self.begun.id() {
-            self.client.forget(id);
-        }
+        self.client.let_go(&self.progress);
     }
 }
 

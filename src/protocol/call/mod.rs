@@ -45,6 +45,7 @@ mod server;
 pub use at_client::CallId;
 pub(super) use at_client::ClientState;
 pub(super) use at_server::ServerState;
+pub(super) use client::CallProgress;
 pub use client::{Client, ClientConfig};
 pub use handling::ERROR_TEXT_MAX;
 #[cfg(feature = "unstable-internals")]
@@ -206,7 +207,7 @@ impl CallError {
 
     /// The error of a call whose server was told of `deadline`: a request that the handler drops
     /// after that has timed out, though the handler noticed first.
-    pub(super) fn at(self, deadline: Option<Instant>) -> Self {
+    pub(in crate::protocol) fn at(self, deadline: Option<Instant>) -> Self {
         match self {
             Self::Declined if deadline.is_some_and(|at| at <= Instant::now()) => Self::TimedOut,
             other => other,

@@ -20,6 +20,8 @@ mod threads;
 
 #[cfg(feature = "tokio")]
 pub use tasks::AsyncReconnectingClient;
+#[cfg(feature = "unstable-internals")]
+pub use threads::ReconnectingCall;
 pub use threads::ReconnectingClient;
 
 use super::call::CallError;
@@ -87,7 +89,8 @@ impl ReconnectPolicy {
     fn delays(&self) -> ExponentialBackoff {
         let factor = if self.factor.is_finite() { self.factor.max(1.0) } else { 1.0 };
         let builder = ExponentialBuilder::default()
-            .with_min_delay(self.first_delay.min(self.delay_max))
+            // From 0 delays would not grow.
+            .with_min_delay(self.first_delay.max(DELAY_LEAST).min(self.delay_max))
             .with_max_delay(self.delay_max)
             .with_factor(factor)
             .with_jitter();
@@ -135,10 +138,15 @@ impl ConnectionState {
 
     /// The error of a call whose time limit has passed.
     fn not_in_time(&self) -> CallError {
-        let why = self.why();
-        CallError::NotConnected(format!(
-            "none came within the time limit, and the last ended, or failed, because: {why}"
-        ))
+        CallError::NotConnected(format!("none came within the time limit: {}", self.why()))
+    }
+
+    /// The error of a call that does not wait for a connection.
+    fn not_connected(&self) -> CallError {
+        CallError::NotConnected(match self {
+            Self::GivenUp { why } => format!("no more attempts: {why}"),
+            state => state.why().into(),
+        })
     }
 }
 
@@ -164,6 +172,8 @@ pub(in crate::protocol) struct Outages {
     policy: ReconnectPolicy,
     /// The remaining delays of the current outage.
     delays: ExponentialBackoff,
+    /// None of them has been taken.
+    is_first: bool,
     state: ConnectionState,
     /// The number of the current connection, or of the last one.
     number: u64,
@@ -177,10 +187,18 @@ pub(in crate::protocol) struct Outages {
 }
 
 impl Outages {
+    /// There has been no connection, and the first attempt may be made at once.
+    pub fn unconnected(policy: ReconnectPolicy, now: Instant) -> Self {
+        let why = "it has not been connected yet".into();
+        let state = ConnectionState::Reconnecting { failed: 0, why };
+        Self { state, number: 0, next_at: Some(now), ..Self::new(policy, now) }
+    }
+
     /// The first connection is there.
     pub fn new(policy: ReconnectPolicy, now: Instant) -> Self {
         Self {
             delays: policy.delays(),
+            is_first: true,
             policy,
             state: ConnectionState::Connected { number: 1 },
             number: 1,
@@ -224,7 +242,8 @@ impl Outages {
         // at a server that admits clients and disconnects them do not go on without end or pause.
         let has_lasted = now.saturating_duration_since(self.began) >= self.policy.delay_max;
         if has_replied || has_lasted {
-            (self.delays, self.failed, self.since) = (self.policy.delays(), 0, None);
+            (self.delays, self.is_first) = (self.policy.delays(), true);
+            (self.failed, self.since) = (0, None);
         }
         self.next_at = None;
         self.state = ConnectionState::Reconnecting { failed: self.failed, why };
@@ -241,7 +260,7 @@ impl Outages {
         let is_over = self.policy.outage_max.is_some_and(|max| passed >= max);
         if self.next_at.is_none() && !is_over {
             // A delay beyond the clock's range ends the attempts.
-            let delay = self.delays.next().map(|delay| delay.max(self.delay_least()));
+            let delay = self.next_delay();
             self.next_at = delay.and_then(|delay| now.checked_add(delay));
         }
         if is_over || self.next_at.is_none() {
@@ -259,10 +278,13 @@ impl Outages {
         self.next_at.map(|at| end.map_or(at, |end| at.min(end)))
     }
 
-    /// Attempts at a server that refuses at once need pauses: only the first attempt may be made at
-    /// once.
-    fn delay_least(&self) -> Duration {
-        if self.failed == 0 { Duration::ZERO } else { DELAY_LEAST }
+    /// Attempts at a server that refuses at once, or that admits clients and disconnects them, need
+    /// pauses: only the first attempt may be made at once.
+    fn next_delay(&mut self) -> Option<Duration> {
+        let delay = self.delays.next()?;
+        let is_first = core::mem::take(&mut self.is_first);
+        let at_once = is_first && self.policy.first_delay < DELAY_LEAST;
+        Some(if at_once { self.policy.first_delay } else { delay.max(DELAY_LEAST) })
     }
 
     /// An attempt begins.
@@ -308,6 +330,39 @@ mod tests {
             outages.state,
             ConnectionState::Reconnecting { failed: 6, why: "nobody".into() }
         );
+    }
+
+    #[test]
+    fn the_first_attempt_of_a_client_without_a_connection_is_at_once_and_the_others_wait() {
+        let now = Instant::now();
+        let mut outages = Outages::unconnected(policy(), now);
+        let found = delays(&mut outages, now, 3);
+        assert_eq!(found[0], 0.0);
+        assert!((1.0..=2.0).contains(&found[1]) && (2.0..=4.0).contains(&found[2]), "{found:?}");
+        assert_eq!(outages.number, 0);
+        outages.has_connected(now);
+        assert_eq!(outages.state, ConnectionState::Connected { number: 1 });
+    }
+
+    #[test]
+    fn without_a_first_delay_the_first_attempt_alone_is_at_once() {
+        let now = Instant::now();
+        let first_delay = Duration::ZERO;
+        let mut outages = Outages::new(ReconnectPolicy { first_delay, ..policy() }, now);
+        outages.is_lost("gone".into(), true, now);
+        let found = delays(&mut outages, now, 4);
+        assert_eq!(found[0], 0.0);
+        for (delay, least) in found[1..].iter().zip([2e-3, 4e-3, 8e-3]) {
+            assert!((least..=2.0 * least).contains(delay), "{delay} s beside {least}");
+        }
+        // Nor is a second one of a server that admits clients and disconnects them.
+        let mut outages = Outages::new(ReconnectPolicy { first_delay, ..policy() }, now);
+        for is_at_once in [true, false, false] {
+            outages.is_lost("gone".into(), false, now);
+            assert_eq!(outages.next_attempt(now).unwrap() == now, is_at_once);
+            outages.begins();
+            outages.has_connected(now);
+        }
     }
 
     #[test]

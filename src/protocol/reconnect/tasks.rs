@@ -255,7 +255,7 @@ impl AsyncReconnectingClient {
                 return Ok(current);
             }
             if !self.kept.calls_wait || matches!(seen.state, ConnectionState::GivenUp { .. }) {
-                return Err(CallError::NotConnected(seen.state.why().into()));
+                return Err(seen.state.not_connected());
             }
         }
         let is_over = |now: &Now| {
@@ -273,7 +273,7 @@ impl AsyncReconnectingClient {
         let seen = seen.map_err(|_| gone())?;
         match (usable(&seen), &seen.state) {
             (Some(current), _) => Ok(current),
-            (None, ConnectionState::GivenUp { why }) => Err(CallError::NotConnected(why.clone())),
+            (None, ConnectionState::GivenUp { .. }) => Err(seen.state.not_connected()),
             (None, _) => Err(gone()),
         }
     }

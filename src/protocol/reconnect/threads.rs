@@ -2,12 +2,13 @@
 //! waits for it, within its own time limit, or fails. The thread ends when there is a connection.
 
 use super::{CallOptions, ConnectionState, DRAINS, Outages, ReconnectPolicy};
-use crate::node::{Forked, NodeSendError};
+use crate::node::{Forked, NodeSendError, check_service_name};
 use crate::os::thread;
 use crate::protocol::Manager;
-use crate::protocol::call::{Bytes, CallError, Client, ClientConfig};
+use crate::protocol::call::{Bytes, CallError, CallProgress, Client, ClientConfig};
 use crate::protocol::manager::{GrowError, UntilGivenUp};
 use core::fmt;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::format;
@@ -147,7 +148,58 @@ impl ReconnectingClient {
     ) -> Result<Self, GrowError> {
         let client = Client::connect_with(manager, name, config.clone(), limit)?;
         let outages = Outages::new(policy, Instant::now());
-        let current = Some(Arc::new(ThreadConnection::new(client)));
+        Ok(Self::over(manager, name, config, outages, Some(client)))
+    }
+
+    /// A client of `[user@]name` without a connection: its first call connects, at once, and
+    /// further attempts are made as in any outage. So it can be made before the name is served. An
+    /// error, if no server can have that name, or no client these settings.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-later-{}", std::process::id()));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// use hamlyn::Access;
+    /// use hamlyn::protocol::{ClientConfig, Manager, ReconnectPolicy, ReconnectingClient, Server};
+    /// use hamlyn::protocol::ServerConfig;
+    /// use std::time::Duration;
+    ///
+    /// let (settings, policy) = (ClientConfig::default(), ReconnectPolicy::default());
+    /// # let (limit, other) = (Some(Duration::from_secs(10)), Manager::with_config(config.clone())?);
+    /// let client = ReconnectingClient::new(&other, "later", settings, policy)?;
+    /// assert_eq!(client.connections(), 0);
+    ///
+    /// // Usually another process.
+    /// let manager = Manager::with_config(config)?;
+    /// let server = Server::new(&manager, ServerConfig::default())?;
+    /// server.serve("later", Access::SameUser)?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| server.receive(limit).unwrap().reply(b"yes", limit).unwrap());
+    ///     assert_eq!(&*client.call(b"there?", limit)?, b"yes");
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(
+        manager: &Manager,
+        name: &str,
+        config: ClientConfig,
+        policy: ReconnectPolicy,
+    ) -> Result<Self, GrowError> {
+        check_service_name(name)?;
+        config.check()?;
+        let outages = Outages::unconnected(policy, Instant::now());
+        Ok(Self::over(manager, name, config, outages, None))
+    }
+
+    fn over(
+        manager: &Manager,
+        name: &str,
+        config: ClientConfig,
+        outages: Outages,
+        client: Option<Client>,
+    ) -> Self {
+        let current = client.map(|client| Arc::new(ThreadConnection::new(client)));
         let inner = ReconnectInner { outages, current, is_connecting: false };
         let shared = ReconnectState {
             manager: manager.clone(),
@@ -157,7 +209,7 @@ impl ReconnectingClient {
             is_dropped: Arc::default(),
             changed: Condvar::new(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
 
     /// The state, as of the last call.
@@ -173,8 +225,7 @@ impl ReconnectingClient {
     /// Sends a request and waits for the reply, through outages, at most `timeout` in all. A
     /// request whose reply was lost is not sent again: [`CallError::Ended`].
     pub fn call(&self, request: &[u8], timeout: Option<Duration>) -> Result<Bytes, CallError> {
-        let deadline = timeout.and_then(|limit| Instant::now().checked_add(limit));
-        self.call_until(request, deadline, None, false)
+        self.call_until(request, timeout, None, false)
     }
 
     /// [`call`](Self::call) with a time limit that is sent to the server.
@@ -187,74 +238,89 @@ impl ReconnectingClient {
     /// [`CallError::Ended`], [`CallError::Misbehaved`]: the request may have been executed.
     pub fn call_with(&self, request: &[u8], options: CallOptions) -> Result<Bytes, CallError> {
         let deadline = options.limit.and_then(|limit| Instant::now().checked_add(limit));
-        self.call_until(request, deadline, deadline, options.is_idempotent)
+        self.call_until(request, options.limit, deadline, options.is_idempotent)
     }
 
     /// `told`: the deadline that the server is told.
     fn call_until(
         &self,
         request: &[u8],
-        deadline: Option<Instant>,
+        limit: Option<Duration>,
         told: Option<Instant>,
         is_idempotent: bool,
     ) -> Result<Bytes, CallError> {
+        let mut call = ReconnectingCall::new(self, request, told, is_idempotent);
+        call.wait(limit)?.ok_or_else(|| call.timed_out())
+    }
+}
+
+/// A call of a [`ReconnectingClient`] whose caller waits in parts. Dropping it forgets the call.
+pub struct ReconnectingCall<R> {
+    shared: Arc<ReconnectState>,
+    request: R,
+    told: Option<Instant>,
+    is_idempotent: bool,
+    /// The connection over which it is made.
+    over: Option<(Arc<ThreadConnection>, CallProgress)>,
+}
+
+impl<R: Deref<Target = [u8]>> ReconnectingCall<R> {
+    /// `told`: the deadline that the server is told.
+    pub fn new(
+        client: &ReconnectingClient,
+        request: R,
+        told: Option<Instant>,
+        is_idempotent: bool,
+    ) -> Self {
+        Self { shared: client.shared.clone(), request, told, is_idempotent, over: None }
+    }
+
+    /// Goes on with the call, for at most `time`: the reply, or `None` if it is not over. Errors
+    /// are those of [`ReconnectingClient::call_with`].
+    pub fn wait(&mut self, time: Option<Duration>) -> Result<Option<Bytes>, CallError> {
+        let until = time.and_then(|time| Instant::now().checked_add(time));
         loop {
-            let current = self.connection(deadline)?;
-            let mut may_be_there = false;
-            let result = current.client.call_until(request, deadline, told, &mut may_be_there);
-            let (why, lost) = match &result {
-                Err(CallError::Draining) => (DRAINS.into(), false),
-                Err(CallError::Ended(why)) => (why.to_string(), may_be_there),
-                Err(e @ CallError::Misbehaved(_)) => (e.to_string(), may_be_there),
-                // An answer of any kind is the server's.
-                Ok(_) | Err(CallError::Application { .. } | CallError::Declined) => {
-                    current.has_replied.store(true, Ordering::Relaxed);
-                    return result;
-                }
-                Err(_) => return result,
+            let (current, progress) = match &mut self.over {
+                Some(over) => over,
+                None => match self.shared.connection(until)? {
+                    Some(current) => self.over.insert((current, CallProgress::default())),
+                    None => return Ok(None),
+                },
             };
-            self.shared.lock().is_lost(&current, why);
-            if lost && !is_idempotent {
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+            let result = current.client.go_on(&self.request, self.told, progress, left);
+            let (why, may_be_there) = match &result {
+                Err(CallError::Draining) => (DRAINS.into(), false),
+                Err(CallError::Ended(why)) => (why.to_string(), progress.may_be_there),
+                Err(e @ CallError::Misbehaved(_)) => (e.to_string(), progress.may_be_there),
+                // An answer of any kind is the server's.
+                Ok(Some(_)) | Err(CallError::Application { .. } | CallError::Declined) => {
+                    current.has_replied.store(true, Ordering::Relaxed);
+                    return result.map_err(|e| e.at(self.told));
+                }
+                Ok(None) | Err(_) => return result,
+            };
+            self.shared.lock().is_lost(current, why);
+            if may_be_there && !self.is_idempotent {
                 return result;
             }
+            self.over = None;
         }
     }
 
-    /// The connection, or the next.
-    fn connection(&self, deadline: Option<Instant>) -> Result<Arc<ThreadConnection>, CallError> {
-        // Before a lock that another thread of the parent may have held.
-        if self.shared.manager.shared.is_forked() {
-            return Err(NodeSendError::from(Forked).into());
+    /// The error if it is not over within its time limit.
+    pub fn timed_out(&self) -> CallError {
+        match &self.over {
+            Some((current, progress)) => current.client.timed_out(progress),
+            None => self.shared.lock().outages.state.not_in_time(),
         }
-        self.shared.look();
-        let mut inner = self.shared.lock();
-        loop {
-            if let Some(current) = inner.current.clone() {
-                match current.client.connection().ended() {
-                    None => return Ok(current),
-                    Some(why) => inner.is_lost(&current, why.to_string()),
-                }
-            }
-            if let ConnectionState::GivenUp { why } = &inner.outages.state {
-                return Err(CallError::NotConnected(why.clone()));
-            }
-            if !inner.is_connecting {
-                let shared = self.shared.clone();
-                let connect = move || shared.connect();
-                if let Err(e) = thread::spawn("hamlyn-connect", STACK_BYTES, connect) {
-                    let text = format!("no thread can be started that would connect: {e}");
-                    return Err(CallError::NotConnected(text));
-                }
-                inner.is_connecting = true;
-            }
-            if !inner.outages.policy.calls_wait {
-                return Err(CallError::NotConnected(inner.outages.state.why().into()));
-            }
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(inner.outages.state.not_in_time());
-            }
-            inner = self.shared.wait(inner, left);
+    }
+}
+
+impl<R> Drop for ReconnectingCall<R> {
+    fn drop(&mut self) {
+        if let Some((current, progress)) = &self.over {
+            current.client.let_go(progress);
         }
     }
 }
@@ -279,6 +345,50 @@ impl Drop for ReconnectingClient {
 }
 
 impl ReconnectState {
+    /// The connection, or the next; `None`: there is none until then.
+    fn connection(
+        self: &Arc<Self>,
+        until: Option<Instant>,
+    ) -> Result<Option<Arc<ThreadConnection>>, CallError> {
+        // Before a lock that another thread of the parent may have held.
+        if self.manager.shared.is_forked() {
+            return Err(NodeSendError::from(Forked).into());
+        }
+        self.look();
+        let mut inner = self.lock();
+        loop {
+            if let Some(current) = inner.current.clone() {
+                match current.client.connection().ended() {
+                    None => return Ok(Some(current)),
+                    Some(why) => inner.is_lost(&current, why.to_string()),
+                }
+            }
+            if self.is_dropped.load(Ordering::Acquire) {
+                return Err(CallError::NotConnected("its client was dropped".into()));
+            }
+            if let ConnectionState::GivenUp { .. } = inner.outages.state {
+                return Err(inner.outages.state.not_connected());
+            }
+            if !inner.is_connecting {
+                let shared = self.clone();
+                let connect = move || shared.connect();
+                if let Err(e) = thread::spawn("hamlyn-connect", STACK_BYTES, connect) {
+                    let text = format!("no thread can be started that would connect: {e}");
+                    return Err(CallError::NotConnected(text));
+                }
+                inner.is_connecting = true;
+            }
+            if !inner.outages.policy.calls_wait {
+                return Err(inner.outages.state.not_connected());
+            }
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            inner = self.wait(inner, left);
+        }
+    }
+
     /// News from another host need a turn.
     fn look(&self) {
         use crate::node::Attached;
@@ -351,6 +461,8 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.lock().is_connecting = false;
         self.0.changed.notify_all();
+        // Calls of an event loop wait for the manager alone.
+        self.0.manager.wake();
     }
 }
 

@@ -86,6 +86,7 @@ from ._hamlyn import (
     Peer,
     Publisher,
     Queue,
+    ReconnectingClient,
     Record,
     RecordLoan,
     Request,
@@ -110,7 +111,7 @@ from ._hamlyn import (
     unpack_array,
 )
 from ._log import log_events
-from ._reconnect import ReconnectingClient, ReconnectPolicy
+from ._reconnect import ReconnectPolicy
 from ._types import (
     Access,
     AnyArray,

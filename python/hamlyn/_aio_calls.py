@@ -6,19 +6,19 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from . import _hamlyn
-from ._errors import ApplicationError, Closed, Declined, HamlynError, TimedOut
+from ._errors import TimedOut
 from ._loop import until, until_done
-from ._reconnect import Limit, Reconnecting, ReconnectPolicy
-from ._threads import Threads, alone
+from ._reconnect import ReconnectPolicy
+from ._threads import Limit, Threads, alone
 from ._types import AnyArray, Buffer, ClientSettings
 from ._wrapped import (
     AnyManager,
     Closes,
-    ClosesWhenLeft,
     Grown,
     Offered,
     connected,
@@ -220,11 +220,9 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         self.sync.close()
 
 
-class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
+class ReconnectingClient(Closes[_hamlyn.ReconnectingClient]):
     """`hamlyn.ReconnectingClient` whose calls are awaited; any number of tasks of one event loop may
     call. A context manager, asynchronous or not: leaving it closes the client."""
-
-    _title = "hamlyn.aio.ReconnectingClient"
 
     def __init__(
         self,
@@ -233,11 +231,9 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
         policy: ReconnectPolicy | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        super().__init__(plain(manager), name, policy, **settings)
-        self._lock = asyncio.Lock()
-
-    def _end(self, client: Client) -> None:
-        client.sync.close()
+        """A client of `[user@]name`; `settings` are those of `Client.connect`. The first call connects
+        it, or `connect`."""
+        super().__init__(_hamlyn.ReconnectingClient(plain(manager), name, policy, **settings))
 
     @classmethod
     async def connect(
@@ -250,8 +246,13 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
         **settings: Unpack[ClientSettings],
     ) -> Self:
         """Makes a client that is connected; waits at most `timeout` seconds."""
+
+        def connect(timeout: float | None) -> _hamlyn.ReconnectingClient:
+            connect = _hamlyn.ReconnectingClient.connect
+            return connect(plain(manager), name, timeout, policy=policy, **settings)
+
         made = cls(manager, name, policy, **settings)
-        made._outages.has_connected(await Client.connect(manager, name, timeout, **settings))
+        made.sync = await connected(connect, timeout)
         return made
 
     async def call(
@@ -259,7 +260,7 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
     ) -> bytes:
         """Sends a request and awaits the reply, through outages: see `hamlyn.ReconnectingClient.call`.
         A cancelled task leaves nothing behind."""
-        return await self._call(request, timeout, is_idempotent, Client.start)
+        return await self._finish(self.sync._begin(request, None, is_idempotent), timeout)
 
     async def call_array(
         self, array: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
@@ -272,53 +273,27 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
         self, request: Buffer, limit: float, *, is_idempotent: bool = False
     ) -> bytes:
         """`call` within `limit` seconds; the server gets the rest of that limit."""
-        return await self._call(request, limit, is_idempotent, Client.start_within)
+        return await self._finish(self.sync._begin(request, limit, is_idempotent), limit)
 
-    async def _call(
-        self,
-        request: Buffer,
-        timeout: float | None,
-        is_idempotent: bool,
-        start: Callable[..., Awaitable[_hamlyn.Call]],
-    ) -> bytes:
-        limit = Limit(timeout)
-        while True:
-            number, client = await self._connection(limit)
-            call = None
-            try:
-                call = await start(client, request, limit.left)
-                reply = await client._finish(call, limit)
-            except Closed as error:
-                self._is_lost(number, error, call is not None and not is_idempotent)
-            except (ApplicationError, Declined):
-                self._outages.has_replied(number)
-                raise
-            else:
-                self._outages.has_replied(number)
-                return reply
-
-    async def _connection(self, limit: Limit) -> tuple[int, Client]:
-        outages = self._outages
+    async def _finish(self, call: _hamlyn._ReconnectingCall, timeout: float | None) -> bytes:
         try:
-            # Another task may be connecting.
-            await asyncio.wait_for(self._lock.acquire(), limit.left)
-        except TimeoutError:
-            raise TimedOut(f"no connection within the time limit: {outages.why}") from None
-        try:
-            while outages.client is None or outages.client.sync.ended is not None:
-                if outages.client is not None:
-                    outages.is_lost(outages.number, Closed(outages.client.sync.ended))
-                await asyncio.sleep(limit.at_most(outages.next_delay()))
-                outages.check_end()
-                seconds = self._begins(limit)
-                try:
-                    client = await Client.connect(
-                        self._manager, self._name, seconds, **self._settings
-                    )
-                except HamlynError as error:
-                    self._has_failed(error)
-                else:
-                    self._has_connected(client)
-            return outages.number, outages.client
+            return await until(self.sync._manager, call.try_finish, timeout, call.finish)
         finally:
-            self._lock.release()
+            # The program may keep its task, or the exception, for long.
+            call.forget()
+
+    @property
+    def connections(self) -> int:
+        """Connections so far: a change means that there was an outage."""
+        return self.sync.connections
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from ._reconnect import ReconnectPolicy
 from ._types import Access, AnyArray, Buffer, DType, Event, Settings, Shape, WhenSlow
 from _typeshed import SupportsGetItem
 from typing import Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "RecordLoan", "Request", "Sample", "SampleLoan", "Samples", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_Work", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
+__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "ReconnectingClient", "Record", "RecordLoan", "Request", "Sample", "SampleLoan", "Samples", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_ReconnectingCall", "_Work", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
 
 __version__: Final[str]
 """
@@ -1855,6 +1856,70 @@ class Queue:
         """
 
 @final
+class ReconnectingClient:
+    """
+    A client of a named service that connects again when the server is gone or drains. Any number of
+    threads may call.
+
+    A request is sent to one server once. If the connection ends before the reply has come, this
+    side cannot know whether the request was carried out: the call raises `Closed`, unless it is
+    idempotent, that is, does no harm twice; then it is sent again over the next connection. A
+    request that certainly reached no server is sent over the next connection in any case. Calls
+    wait for a connection within their own time limits, unless the policy says otherwise.
+
+    An outage without a call is not noticed, and costs nothing. The first call in an outage starts a
+    thread of the library, which connects, for all calls, and ends; it goes on as the policy says
+    when the calls have given up.
+    """
+    def __enter__(self, /) -> ReconnectingClient: ...
+    def __exit__(self, /, *_exception: object) -> None: ...
+    def __new__(cls, /, manager: Manager, name: str, policy: ReconnectPolicy | None = None, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> ReconnectingClient:
+        """
+        A client of `[user@]name`, with the settings of `Client.connect`. Its first call connects
+        it.
+        """
+    def __repr__(self, /) -> str: ...
+    def _begin(self, /, request: Buffer, told: SupportsFloat | SupportsIndex | None, is_idempotent: bool) -> _ReconnectingCall: ...
+    @property
+    def _manager(self, /) -> Manager: ...
+    def call(self, /, request: Buffer, timeout: SupportsFloat | SupportsIndex | None = None, *, is_idempotent: bool = False) -> bytes:
+        """
+        Sends a request and waits for the reply, through outages, at most `timeout` seconds in all.
+        Raises `TimedOut`; `Closed` if the connection ended when the server may have had the
+        request; `Unreachable` if the policy allows no more attempts, or says that calls do not
+        wait; and the errors of `Client.call`.
+        """
+    def call_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None, *, is_idempotent: bool = False) -> AnyArray:
+        """
+        `call` with an array, for an array: see `Client.call_array`.
+        """
+    def call_within(self, /, request: Buffer, limit: SupportsFloat | SupportsIndex, *, is_idempotent: bool = False) -> bytes:
+        """
+        `call` within `limit` seconds; the server gets the rest of that limit.
+        """
+    def close(self, /) -> None:
+        """
+        Ends the connection, or the attempt to make one; waiting calls raise `Closed`. Closing twice
+        is allowed.
+        """
+    @property
+    def closed(self, /) -> bool:
+        """
+        Whether it is closed.
+        """
+    @staticmethod
+    def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, policy: ReconnectPolicy | None = None, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> ReconnectingClient:
+        """
+        Makes a client that is connected; waits at most `timeout` seconds. Raises the errors of
+        `Client.connect`.
+        """
+    @property
+    def connections(self, /) -> int:
+        """
+        Connections so far: a change means that there was an outage.
+        """
+
+@final
 class Record:
     """
     A record of a stream whose bytes are stable. It has the buffer protocol, read-only, without a
@@ -2877,6 +2942,15 @@ class _Answer:
         """
         The places, host:port.
         """
+
+@final
+class _ReconnectingCall:
+    """
+    A call of a `ReconnectingClient` that was begun. Dropping this object forgets it.
+    """
+    def finish(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bytes: ...
+    def forget(self, /) -> None: ...
+    def try_finish(self, /) -> bytes | None: ...
 
 @final
 class _Work:

@@ -20,7 +20,6 @@ from weakref import WeakSet
 
 from . import _hamlyn
 from ._errors import SystemRefused, TimedOut
-from ._reconnect import Limit
 
 T = TypeVar("T")
 
@@ -28,6 +27,17 @@ T = TypeVar("T")
 _IDLE_S = 1.0
 # When the interpreter ends, threads have this many seconds to come back from the library.
 _EXIT_S = 2.0
+
+
+class Limit:
+    """A time limit of a call, in all."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._end = None if timeout is None else time.monotonic() + timeout
+
+    @property
+    def left(self) -> float | None:
+        return None if self._end is None else max(self._end - time.monotonic(), 0.0)
 
 
 class _Job(Generic[T]):

@@ -40,11 +40,12 @@ def plain(manager: AnyManager) -> _hamlyn.Manager:
     return manager.sync if isinstance(manager, Wrapped) else manager
 
 
-class ClosesWhenLeft:
-    """An asynchronous context manager: leaving it closes it."""
+class Closes(Wrapped[T]):
+    """An object that is an asynchronous context manager: leaving it closes it."""
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Closes it and its connections. Closing twice is allowed."""
+        self.sync.close()  # type: ignore[attr-defined]
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,14 +57,6 @@ class ClosesWhenLeft:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class Closes(Wrapped[T], ClosesWhenLeft):
-    """An object that is an asynchronous context manager: leaving it closes it."""
-
-    def close(self) -> None:
-        """Closes it and its connections. Closing twice is allowed."""
-        self.sync.close()  # type: ignore[attr-defined]
 
 
 class Offered(Closes[T]):

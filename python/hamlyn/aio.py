@@ -34,8 +34,7 @@ from . import _hamlyn
 from ._aio_calls import Client, ReconnectingClient, Server, cancelled, fail, reply, reply_array
 from ._errors import Closed, CutOff, Misuse, TimedOut
 from ._loop import until, until_done
-from ._reconnect import Limit
-from ._threads import Threads, alone
+from ._threads import Limit, Threads, alone
 from ._transports import (
     Server as StreamServer,
 )

@@ -471,6 +471,6 @@ impl Drop for Started {
     }
 }
 
-fn client_config(outstanding: u32, reply_bytes: u32, reply_bytes_max: u64) -> ClientConfig {
+pub fn client_config(outstanding: u32, reply_bytes: u32, reply_bytes_max: u64) -> ClientConfig {
     ClientConfig { outstanding, reply_bytes, reply_bytes_max }
 }

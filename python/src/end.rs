@@ -502,7 +502,17 @@ macro_rules! named {
             fn __repr__(&self) -> String {
                 self.end.told(stringify!($class), $connection)
             }
+        }
 
+        $crate::end::closable!($class);
+    };
+}
+
+/// The methods of every end point, whatever its text.
+macro_rules! closable {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
             /// Whether it is closed.
             #[getter]
             fn closed(&self) -> bool {
@@ -680,4 +690,4 @@ macro_rules! grown {
     };
 }
 
-pub(crate) use {common, grown, named, offered, paired, ready, receiver, sender};
+pub(crate) use {closable, common, grown, named, offered, paired, ready, receiver, sender};

@@ -36,6 +36,7 @@ mod log;
 mod manager;
 mod parts;
 mod publish;
+mod reconnect;
 mod record_loan;
 mod request;
 mod seed;
@@ -79,6 +80,8 @@ mod _hamlyn {
     use crate::parts::{Area, Link, Notified, Peer, Queue, Slot, Ticket};
     #[pymodule_export]
     use crate::publish::{Publisher, SampleLoan, SubscriberState};
+    #[pymodule_export]
+    use crate::reconnect::{_ReconnectingCall, ReconnectingClient};
     #[pymodule_export]
     use crate::record_loan::RecordLoan;
     #[pymodule_export]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from ._reconnect import ReconnectPolicy
 from ._types import Access, AnyArray, Buffer, DType, Event, Settings, Shape, WhenSlow
 ";
 

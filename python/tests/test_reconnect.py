@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import math
@@ -15,7 +16,6 @@ import numpy as np
 import pytest
 from conftest import LIMIT
 from hamlyn import aio
-from hamlyn._reconnect import Outages
 
 Answer = Callable[[hamlyn.Request], None]
 SOON = hamlyn.ReconnectPolicy(first_delay=0.001, delay_max=0.01)
@@ -110,7 +110,9 @@ def test_an_outage_that_one_thread_waits_through_holds_up_no_other(other: hamlyn
 
     dying = threading.Thread(target=die_with_two)
     dying.start()
-    client = hamlyn.ReconnectingClient.connect(other, "again", LIMIT, policy=SOON)
+    # The outage does not end within this test.
+    policy = hamlyn.ReconnectPolicy(first_delay=10 * LIMIT, delay_max=10 * LIMIT)
+    client = hamlyn.ReconnectingClient.connect(other, "again", LIMIT, policy=policy)
 
     def failure(timeout: float | None, is_idempotent: bool) -> type[Exception]:
         with pytest.raises(hamlyn.HamlynError) as raised:
@@ -120,12 +122,88 @@ def test_an_outage_that_one_thread_waits_through_holds_up_no_other(other: hamlyn
     with ThreadPoolExecutor() as threads:
         once, again = threads.submit(failure, None, False), threads.submit(failure, 5.0, True)
         assert has_both.wait(LIMIT)
-        # Holds the lock like a connecting thread that waits.
-        with client._lock:
-            may_go.set()
-            assert once.result(LIMIT) is hamlyn.Closed
-            assert again.result(LIMIT) is hamlyn.TimedOut
+        may_go.set()
+        assert once.result(LIMIT) is hamlyn.Closed
+        assert again.result(LIMIT) is hamlyn.TimedOut
+        # Closing ends a wait without a limit.
+        waiting = threads.submit(failure, None, True)
+        assert failure(0.05, True) is hamlyn.TimedOut
+        client.close()
+        assert waiting.result(LIMIT) is hamlyn.Closed
+    assert client.connections == 1 and "closed" in repr(client)
     dying.join()
+
+
+def test_calls_that_do_not_wait_raise_at_once_and_their_attempt_goes_on(
+    other: hamlyn.Manager,
+) -> None:
+    policy = hamlyn.ReconnectPolicy(first_delay=0.001, delay_max=0.01, calls_wait=False)
+    client = hamlyn.ReconnectingClient(other, "again", policy)
+    with pytest.raises(hamlyn.Unreachable, match="the request was not sent"):
+        client.call(b"who")
+    servers = serve(die, reply(b"second"))
+    answer = None
+    while answer is None:
+        # The first server takes a request, and is gone.
+        with contextlib.suppress(hamlyn.Unreachable, hamlyn.Closed):
+            answer = client.call(b"who", LIMIT)
+    assert answer == b"second" and client.connections == 2
+    servers.join()
+
+    async def main() -> None:
+        async with aio.ReconnectingClient(other, "again", policy) as client:
+            with pytest.raises(hamlyn.Unreachable, match="the request was not sent"):
+                await client.call(b"who")
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_a_task_that_waits_for_a_connection_hears_of_it_and_of_the_end_of_attempts(
+    other: hamlyn.Manager,
+) -> None:
+    policy = hamlyn.ReconnectPolicy(first_delay=0.001, attempt_limit=0.01, attempts_max=2)
+
+    async def main() -> None:
+        # No time limit wakes these tasks.
+        async with aio.ReconnectingClient(other, "nobody-serves-this", policy) as client:
+            with pytest.raises(hamlyn.Unreachable, match="no more attempts"):
+                await client.call(b"who")
+        patient = hamlyn.ReconnectPolicy(first_delay=0.001, attempt_limit=0.2)
+        async with aio.ReconnectingClient(other, "again", patient) as client:
+            calling = asyncio.create_task(client.call(b"who"))
+            # Not before an attempt has failed.
+            while "cannot be reached" not in repr(client):
+                await asyncio.sleep(0)
+            servers = serve(reply(b"first"))
+            assert await calling == b"first"
+            servers.join()
+        # Nor does closing leave one waiting.
+        client = aio.ReconnectingClient(other, "again", SOON)
+        calling = asyncio.create_task(client.call(b"who"))
+        await asyncio.sleep(0)
+        client.close()
+        with pytest.raises(hamlyn.Closed):
+            await calling
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_long_requests_and_replies_go_through_outages(other: hamlyn.Manager) -> None:
+    long = bytes(300_000)
+
+    def echo(request: hamlyn.Request) -> None:
+        request.reply(request.data)
+
+    servers = serve(die, echo, die, echo)
+    with hamlyn.ReconnectingClient(other, "again", SOON) as client:
+        assert client.call(long, LIMIT, is_idempotent=True) == long
+
+    async def main() -> None:
+        async with aio.ReconnectingClient(other, "again", SOON) as client:
+            assert await client.call_within(long, LIMIT, is_idempotent=True) == long
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+    servers.join()
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e12])
@@ -150,59 +228,12 @@ def test_whoever_gives_up_says_why_and_stays_so(other: hamlyn.Manager) -> None:
             client.call(b"who", LIMIT)
     assert "given up" in repr(client)
     patient = hamlyn.ReconnectingClient(other, "nobody-serves-this", SOON)
-    with pytest.raises(hamlyn.TimedOut, match="no connection within the time limit"):
+    with pytest.raises(hamlyn.TimedOut, match="none came within the time limit"):
         patient.call(b"who", 0.05)
     with pytest.raises(hamlyn.Misuse, match="factor"):
         hamlyn.ReconnectPolicy(factor=0.5)
     with pytest.raises(hamlyn.Misuse):
         hamlyn.ReconnectingClient(other, "no/name").call(b"who", LIMIT)
-
-
-def test_delays_grow_until_a_connection_has_replied_or_lasted() -> None:
-    now = 0.0
-    policy = hamlyn.ReconnectPolicy(first_delay=1, factor=2, delay_max=4)
-    outages: Outages[str] = Outages(policy, lambda: now)
-    lost = hamlyn.Closed("gone")
-
-    def check(delays: list[int]) -> None:
-        for most in delays:
-            assert most <= outages.next_delay() <= 2 * most
-            outages.begins()
-
-    # The first attempt is at once.
-    assert outages.next_delay() == 0
-    outages.begins()
-    outages.has_connected("a")
-    outages.is_lost(1, lost)
-    check([1, 2, 4, 4])
-    # That of a server which lets clients in and sends them away is the same outage.
-    outages.has_connected("b")
-    outages.is_lost(2, lost)
-    check([4])
-    outages.has_connected("c")
-    outages.has_replied(3)
-    # Another thread's report about an outage that has ended.
-    outages.is_lost(2, lost)
-    assert outages.client == "c"
-    outages.is_lost(3, lost)
-    check([1, 2])
-    outages.has_connected("d")
-    now += 4
-    outages.is_lost(4, lost)
-    # A call without time for an attempt uses none up, and has the same delay the next time.
-    first = outages.next_delay()
-    assert first <= 2 and outages.next_delay() == first
-    now += first
-    assert outages.next_delay() == 0
-    outages.begins()
-    check([2])
-    limited: Outages[str] = Outages(hamlyn.ReconnectPolicy(outage_max=10), lambda: now)
-    limited.next_delay()
-    limited.begins()
-    limited.next_delay()
-    now += 10
-    with pytest.raises(hamlyn.Unreachable):
-        limited.next_delay()
 
 
 def test_tasks_go_on_with_the_next_server(other: hamlyn.Manager) -> None:
@@ -218,7 +249,7 @@ def test_tasks_go_on_with_the_next_server(other: hamlyn.Manager) -> None:
             assert client.connections == 4
             servers.join()
             ask = functools.partial(client.call, b"nobody is left", 0.05, is_idempotent=True)
-            with pytest.raises(hamlyn.TimedOut, match="no connection within"):
+            with pytest.raises(hamlyn.TimedOut, match="none came within"):
                 await asyncio.gather(*(ask() for _ in range(3)))
         with pytest.raises(hamlyn.Closed):
             await client.call(b"who", LIMIT)

@@ -161,13 +161,16 @@ def test_calls_that_do_not_wait_raise_at_once_and_their_attempt_goes_on(
 def test_a_task_that_waits_for_a_connection_hears_of_it_and_of_the_end_of_attempts(
     other: hamlyn.Manager,
 ) -> None:
-    policy = hamlyn.ReconnectPolicy(first_delay=0.001, attempt_limit=0.01, attempts_max=2)
+    few = hamlyn.ReconnectPolicy(first_delay=0.001, attempt_limit=0.01, attempts_max=2)
+    # Its outage ends while nothing arrives.
+    short = hamlyn.ReconnectPolicy(first_delay=LIMIT, attempt_limit=0.01, outage_max=0.1)
 
     async def main() -> None:
         # No time limit wakes these tasks.
-        async with aio.ReconnectingClient(other, "nobody-serves-this", policy) as client:
-            with pytest.raises(hamlyn.Unreachable, match="no more attempts"):
-                await client.call(b"who")
+        for policy in (few, short):
+            async with aio.ReconnectingClient(other, "nobody-serves-this", policy) as client:
+                with pytest.raises(hamlyn.Unreachable, match="no more attempts"):
+                    await client.call(b"who")
         patient = hamlyn.ReconnectPolicy(first_delay=0.001, attempt_limit=0.2)
         async with aio.ReconnectingClient(other, "again", patient) as client:
             calling = asyncio.create_task(client.call(b"who"))

@@ -11,6 +11,8 @@
 #define PREDEFINED 38
 /* More blocks than these are refused: each takes 16 bytes. */
 #define BLOCKS_MAX ((size_t)1 << 24)
+/* Bounds of types that are farther are refused: the difference of two, filled up, is an MPI_Aint. */
+#define FARTHEST (PTRDIFF_MAX / 2 - 16)
 
 static struct type **types;
 static int type_count;
@@ -156,10 +158,10 @@ static void put(struct type *to, MPI_Aint at, size_t bytes) {
 }
 
 /* A type of `count` parts. While it is made, `extent` is the upper bound. */
-static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(size_t, const void *),
+static int make(size_t count, const int *lengths, int length, bool (*place)(size_t, const void *, MPI_Aint *),
                 const void *places, const MPI_Datatype *of, MPI_Datatype one, MPI_Datatype *out) {
     size_t room = 0, bytes, size = 0;
-    MPI_Aint bound;
+    MPI_Aint at, low, high, lowest = 0, highest = 0;
     if (count > 0 && !places)
         return MPI_ERR_ARG;
     for (size_t i = 0; i < count; i++) {
@@ -171,8 +173,12 @@ static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(
             return MPI_ERR_COUNT;
         /* The same sums are made below. */
         if (__builtin_mul_overflow((size_t)n, part->size, &bytes) || __builtin_add_overflow(size, bytes, &size) ||
-            size > PTRDIFF_MAX || __builtin_mul_overflow((MPI_Aint)n, part->extent, &bound) ||
-            __builtin_add_overflow(bound, place(i, places) + part->lb, &bound))
+            size > PTRDIFF_MAX || !place(i, places, &at) || __builtin_add_overflow(at, part->lb, &low) ||
+            __builtin_mul_overflow((MPI_Aint)n, part->extent, &high) || __builtin_add_overflow(low, high, &high))
+            return MPI_ERR_ARG;
+        lowest = low < lowest ? low : lowest;
+        highest = high > highest ? high : highest;
+        if (lowest < -FARTHEST || highest > FARTHEST)
             return MPI_ERR_ARG;
         room += part->is_dense && n ? 1 : (size_t)n * part->block_count;
         if (room > BLOCKS_MAX)
@@ -187,7 +193,7 @@ static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(
     for (size_t i = 0; i < count; i++) {
         const struct type *part = type_of(of ? of[i] : one);
         int n = lengths ? lengths[i] : length;
-        MPI_Aint at = place(i, places);
+        place(i, places, &at);
         if (part->base != type->base)
             type->base = 0;
         if (n == 0)
@@ -197,7 +203,8 @@ static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(
         for (int e = 0; e < n && !part->is_dense; e++)
             for (size_t b = 0; b < part->block_count; b++)
                 put(type, at + e * part->extent + part->blocks[b].at, part->blocks[b].bytes);
-        MPI_Aint low = at + part->lb, high = low + n * part->extent;
+        low = at + part->lb;
+        high = low + n * part->extent;
         type->lb = is_first || low < type->lb ? low : type->lb;
         type->extent = is_first || high > type->extent ? high : type->extent;
         type->size += n * part->size;
@@ -219,19 +226,20 @@ static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(
     return MPI_SUCCESS;
 }
 
-static MPI_Aint by_stride(size_t i, const void *stride) {
-    return (MPI_Aint)i * *(const MPI_Aint *)stride;
+static bool by_stride(size_t i, const void *stride, MPI_Aint *at) {
+    return !__builtin_mul_overflow((MPI_Aint)i, *(const MPI_Aint *)stride, at);
 }
 
 struct displacements { const int *of; MPI_Aint extent; };
 
-static MPI_Aint by_displacement(size_t i, const void *places) {
+static bool by_displacement(size_t i, const void *places, MPI_Aint *at) {
     const struct displacements *list = places;
-    return list->of[i] * list->extent;
+    return !__builtin_mul_overflow((MPI_Aint)list->of[i], list->extent, at);
 }
 
-static MPI_Aint by_address(size_t i, const void *places) {
-    return ((const MPI_Aint *)places)[i];
+static bool by_address(size_t i, const void *places, MPI_Aint *at) {
+    *at = ((const MPI_Aint *)places)[i];
+    return true;
 }
 
 static int hvector(int count, int length, MPI_Aint stride, MPI_Datatype of, MPI_Datatype *out, const char *call) {
@@ -245,7 +253,10 @@ int MPI_Type_contiguous(int count, MPI_Datatype of, MPI_Datatype *out) {
 
 int MPI_Type_vector(int count, int length, int stride, MPI_Datatype of, MPI_Datatype *out) {
     struct type *type = type_of(of);
-    return hvector(count, length, stride * (type ? type->extent : 0), of, out, "MPI_Type_vector");
+    MPI_Aint bytes;
+    if (__builtin_mul_overflow((MPI_Aint)stride, type ? type->extent : 0, &bytes))
+        return raise_error(MPI_COMM_WORLD, MPI_ERR_ARG, "MPI_Type_vector");
+    return hvector(count, length, bytes, of, out, "MPI_Type_vector");
 }
 
 int MPI_Type_create_hvector(int count, int length, MPI_Aint stride, MPI_Datatype of, MPI_Datatype *out) {

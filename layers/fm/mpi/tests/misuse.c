@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,15 @@ static void sizes_and_buffers(void) {
     CHECK(MPI_Pack(small, 1 << 4, tall, small, 16, &position, W) == MPI_ERR_COUNT);
     CHECK(MPI_Pack_size(1 << 4, tall, W, &n) == MPI_ERR_COUNT);
     CHECK(MPI_Type_indexed(1, small, NULL, MPI_INT, &more) == MPI_ERR_ARG);
+    /* Places beyond all memory; the products of the first three would be 0. */
+    MPI_Datatype wide;
+    MPI_Aint away[2] = {PTRDIFF_MIN + 1, PTRDIFF_MAX - 4};
+    MPI_Datatype ints[2] = {MPI_INT, MPI_INT};
+    CHECK(MPI_Type_create_resized(MPI_INT, 0, (MPI_Aint)1 << 56, &wide) == 0);
+    CHECK(MPI_Type_vector(1, 1, 256, wide, &more) == MPI_ERR_ARG);
+    CHECK(MPI_Type_create_hvector(5, 1, (MPI_Aint)1 << 62, MPI_INT, &more) == MPI_ERR_ARG);
+    CHECK(MPI_Type_indexed(1, &(int){1}, &(int){256}, wide, &more) == MPI_ERR_ARG);
+    CHECK(MPI_Type_create_struct(2, (int[]){1, 1}, away, ints, &more) == MPI_ERR_ARG);
     for (int i = 0; i < 64; i++)
         counts[i] = MOST;
     if (size > 1)

@@ -85,7 +85,10 @@ for ranks in 1 4; do run $ranks old; done
 # shellcheck disable=SC2086
 compile 'cc -std=gnu11' layers/vmmc/tests/c/death.c death $nx $pairs
 # shellcheck disable=SC2086
-compile 'cc -std=gnu11' layers/vmmc/tests/c/hostile.c hostile $bsp $nx
+compile 'cc -std=gnu11' layers/vmmc/tests/c/nx_wrong.c nx_wrong $nx $pairs
+# A node that cannot send leaves after 2 s in place of 10.
+# shellcheck disable=SC2086,SC2030,SC2031
+(flags="$flags -DNX_EXIT_S=2" && compile 'cc -std=gnu11' layers/vmmc/tests/c/hostile.c hostile $bsp $nx)
 # shellcheck disable=SC2086
 compile 'cc -std=gnu11' layers/vmmc/tests/c/bsp_wrong.c bsp_wrong $bsp
 for program in radix grid nbody; do
@@ -151,8 +154,11 @@ for seed in 1 2 3 4 5 6; do
     run 2 hostile nx $seed
     fails 'bsp_[a-z_/]*: .* (process 0)$' hostile bsp $seed
 done
-"$work/bsp_wrong" >"$work/rules"
-while read -r rule sentence; do fails "$sentence" bsp_wrong "$rule"; done <"$work/rules"
+run 2 hostile leave
+for program in bsp_wrong nx_wrong; do
+    "$work/$program" >"$work/rules"
+    while read -r rule sentence; do fails "$sentence" $program "$rule"; done <"$work/rules"
+done
 
 # The paper's experiments, in short: that each of them runs.
 if [ -z "$can_render" ] || [ ! -x "$built/hamlyn-vmmc" ]; then

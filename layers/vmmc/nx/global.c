@@ -2,20 +2,44 @@
 #include "internal.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <vmmc.h>
 
 typedef void combine(void *x, void *work, long n);
 
 static long me, nodes;
 
-static int fail(int error) {
+/* ---- Errors. ---- */
+
+int nx_rank, nx_has_failed;
+static char wrong[80]; /* for the last error, if it was nx_wrong */
+
+int nx_fail(int error) {
     errno = error;
+    wrong[0] = 0;
     return -1;
 }
+
+int nx_wrong(const char *what, long value) {
+    nx_fail(EINVAL);
+    snprintf(wrong, sizeof wrong, "%s: %ld", what, value);
+    return -1;
+}
+
+long nx_checked(long result, const char *call) {
+    if (result >= 0) return result;
+    nx_has_failed = 1;
+    const char *more = errno == EIO ? vmmc_error_text() : errno == EINVAL ? wrong : "";
+    fprintf(stderr, "nx: node %d: %s: %s%s%s\n", nx_rank, call, strerror(errno), *more ? ": " : "", more);
+    exit(1);
+}
+
+/* ---- Calls of all nodes. ---- */
 
 static int join(void) {
     me = _mynode();
@@ -26,7 +50,7 @@ static int join(void) {
 /* As many bytes as all have. */
 static int get(void *buf, long bytes, long node) {
     long came = nx_get(buf, bytes, node);
-    return came == bytes ? 0 : came < 0 ? -1 : fail(EPROTO);
+    return came == bytes ? 0 : came < 0 ? -1 : nx_fail(EPROTO);
 }
 
 /* Up a tree to node 0: a node has nodes `mask` behind it. */
@@ -51,7 +75,8 @@ static int down(void *x, long bytes) {
 
 static long all(void *x, void *work, long bytes, combine *combine, long n) {
     if (join() < 0) return -1;
-    if (bytes < 0 || (bytes > 0 && (!x || (!work && nodes > 1)))) return fail(EINVAL);
+    if (bytes < 0) return nx_wrong("count", n);
+    if (bytes > 0 && (!x || (!work && nodes > 1))) return nx_wrong("NULL, with the count", n);
     return up(x, work, bytes, combine, n) < 0 ? -1 : down(x, bytes);
 }
 
@@ -65,7 +90,7 @@ CALL(void, gsync, (void), (), all(NULL, NULL, 0, NULL, 0))
         }                                                         \
     }                                                             \
     CALL(void, name, (T data[], long n, T work[]), (data, n, work), \
-         all(data, work, n * (long)sizeof(T), combine_##name, n))
+         all(data, work, n > LONG_MAX / (long)sizeof(T) ? -1 : n * (long)sizeof(T), combine_##name, n))
 
 REDUCTION(gdsum, double, x + y)
 REDUCTION(gdprod, double, x * y)
@@ -92,21 +117,23 @@ static void apply(void *x, void *work, long n) {
 }
 
 CALL(void, gopf, (void *x, long bytes, void *work, nx_function *function), (x, bytes, work, function),
-     (of_gopf = function) ? all(x, work, bytes, apply, 0) : fail(EINVAL))
+     (of_gopf = function) ? all(x, work, bytes, apply, bytes) : nx_wrong("no function", 0))
 
 static long collect(const void *x, long xlen, void *y, long ylen, long *ncnt) {
     long total = xlen, came;
     if (join() < 0) return -1;
+    if (xlen < 0 || ylen < 0) return nx_wrong("count", xlen < 0 ? xlen : ylen);
+    if ((xlen > 0 && !x) || (ylen > 0 && !y)) return nx_wrong("NULL, with the count", xlen > 0 && !x ? xlen : ylen);
     if (me) {
         if (nx_give(x, xlen, 0) < 0) return -1;
     } else {
-        if (xlen < 0 || xlen > ylen) return fail(EMSGSIZE);
+        if (xlen > ylen) return nx_fail(EMSGSIZE);
         if (xlen) memmove(y, x, (size_t)xlen);
         for (long node = 1; node < nodes; node++, total += came)
             if ((came = nx_get((char *)y + total, ylen - total, node)) < 0) return -1;
     }
     if (down(&total, sizeof total) < 0) return -1;
-    if (total < 0 || total > ylen) return fail(EMSGSIZE);
+    if (total < 0 || total > ylen) return nx_fail(EMSGSIZE);
     if (ncnt) *ncnt = total;
     return down(y, total);
 }
@@ -114,7 +141,9 @@ static long collect(const void *x, long xlen, void *y, long ylen, long *ncnt) {
 static long collect_known(const void *x, const long xlens[], void *y) {
     long total = 0;
     if (join() < 0) return -1;
-    for (long node = 0; node < nodes; node++) total += xlens[node];
+    if (!xlens) return nx_wrong("NULL, with the nodes", nodes);
+    for (long node = 0; node < nodes; node++)
+        if (xlens[node] < 0 || __builtin_add_overflow(total, xlens[node], &total)) return nx_wrong("count", xlens[node]);
     return collect(x, xlens[me], y, total, NULL);
 }
 
@@ -128,7 +157,7 @@ static long flush(long typesel, long nodesel, long ptypesel) {
     long found, is[8], result = 0;
     while (result == 0 && (found = _iprobex(typesel, nodesel, ptypesel, is)) != 0) {
         void *bytes = found < 0 ? NULL : malloc((size_t)is[1] + 1);
-        result = found < 0 ? -1 : !bytes ? fail(ENOMEM) : _crecvx(typesel, bytes, is[1], nodesel, ptypesel, is);
+        result = found < 0 ? -1 : !bytes ? nx_fail(ENOMEM) : _crecvx(typesel, bytes, is[1], nodesel, ptypesel, is);
         free(bytes);
     }
     return result;

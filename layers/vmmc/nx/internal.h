@@ -4,8 +4,14 @@
 
 #include "nx.h"
 
+extern int nx_rank, nx_has_failed;
+
 /* A call's result; an error prints why, and ends the program. */
 long nx_checked(long result, const char *call);
+/* -1, with errno. */
+int nx_fail(int error);
+/* The same, with EINVAL: an argument and its value, which nx_checked prints. */
+int nx_wrong(const char *what, long value);
 
 /* Both forms of a call. */
 #define CALL(result, name, parameters, arguments, ...)           \

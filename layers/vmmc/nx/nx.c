@@ -27,7 +27,9 @@
 #endif
 #define REQUESTS 4096
 #define JOIN_MS 60000
-#define EXIT_S 10
+#ifndef NX_EXIT_S
+#define NX_EXIT_S 10
+#endif
 
 /* Control words: counts of the writer's bytes in the ring, and of the reader's that it has taken. */
 enum { WRITTEN, FREED, LEFT };
@@ -82,32 +84,26 @@ static struct matcher matcher;
 static struct request requests[REQUESTS];
 static struct match_list unused = TAILQ_HEAD_INITIALIZER(unused), called = TAILQ_HEAD_INITIALIZER(called);
 static const struct handling none;
-static int has_joined, has_failed, traps_wait, in_handler, handlers;
+static int has_joined, traps_wait, in_handler, handlers;
 static int32_t own_ptype;
-
-static int fail(int error) {
-    errno = error;
-    return -1;
-}
-
-long nx_checked(long result, const char *call) {
-    if (result >= 0) return result;
-    has_failed = 1;
-    fprintf(stderr, "nx: node %d: %s: %s", pairs.rank, call, strerror(errno));
-    fprintf(stderr, errno == EIO ? ": %s\n" : "\n", vmmc_error_text());
-    exit(1);
-}
+static uint64_t sent; /* bytes, to others */
 
 static int progress(const struct request *awaited);
 
 static void leave(void) {
     if (!has_joined) return;
-    /* What is sent in the background, and was never waited for, goes on until nothing moves. */
-    for (int node = 0, waits = 0; !has_failed && node < pairs.size && waits < EXIT_S;) {
+    /* What is sent in the background, and was never waited for, goes on until none of it has moved for a time; what
+     * comes meanwhile does not count. */
+    uint64_t moved = 0;
+    double since = dclock();
+    for (int node = 0; !nx_has_failed && node < pairs.size && dclock() - since < NX_EXIT_S;) {
+        int moves = progress(NULL);
+        if (sent != moved) since = dclock();
+        moved = sent;
         if (TAILQ_EMPTY(&peers[node].sends))
             node++;
-        else if (!progress(NULL))
-            waits = pairs_wait(&pairs, 1000) < 0 ? waits + 1 : 0;
+        else if (!moves)
+            pairs_wait(&pairs, 1000);
     }
     for (int node = 0; node < pairs.size; node++) pairs_put_word(&pairs, node, LEFT, 1);
     pairs_close(&pairs);
@@ -116,12 +112,13 @@ static void leave(void) {
 
 static int join(void) {
     if (has_joined) return 0;
-    if (pairs.of) return fail(EIO);
-    if (pairs_open(&pairs, "nx", RING, "NX_UPDATE", JOIN_MS) < 0) return fail(EIO);
+    if (pairs.of) return nx_fail(EIO);
+    if (pairs_open(&pairs, "nx", RING, "NX_UPDATE", JOIN_MS) < 0) return nx_fail(EIO);
     peers = calloc((size_t)pairs.size, sizeof *peers);
-    if (!peers || match_open(&matcher, pairs.size) < 0) return fail(ENOMEM);
+    if (!peers || match_open(&matcher, pairs.size) < 0) return nx_fail(ENOMEM);
     for (int node = 0; node < pairs.size; node++) TAILQ_INIT(&peers[node].sends);
     for (int i = 0; i < REQUESTS; i++) TAILQ_INSERT_TAIL(&unused, &requests[i].match, link);
+    nx_rank = pairs.rank;
     has_joined = 1;
     atexit(leave);
     return 0;
@@ -154,8 +151,9 @@ static bool has_ptype(const struct match *receive, const struct match *message) 
 
 static struct request *make(int what, const void *buf, long count, struct handling how) {
     struct request *made = (struct request *)TAILQ_FIRST(&unused);
-    if (count < 0 || (count > 0 && !buf)) return fail(EINVAL), NULL;
-    if (!made) return fail(ENOMEM), NULL;
+    if (count < 0) return nx_wrong("count", count), NULL;
+    if (count > 0 && !buf) return nx_wrong("NULL, with the count", count), NULL;
+    if (!made) return nx_fail(ENOMEM), NULL;
     TAILQ_REMOVE(&unused, &made->match, link);
     made->what = what;
     made->buf = (char *)buf;
@@ -307,6 +305,7 @@ static int send_next(int node) {
     }
     if (bytes) pairs_put_ring(&pairs, node, 0, RING, peer->written, request->buf + request->moved, bytes);
     peer->written += bytes;
+    sent += head + bytes;
     request->moved += bytes;
     if (pairs_put_word(&pairs, node, WRITTEN, peer->written) < 0) return 0; /* The pair is at its end: see progress. */
     if (request->moved == (uint64_t)request->count) {
@@ -440,19 +439,20 @@ static int finish(struct request *request) {
     if (!request) return -1;
     for (struct request *next; request; request = next) {
         while (!request->done)
-            if (!turn(request) && !request->done && pairs_wait(&pairs, -1) < 0) return fail(EIO);
+            if (!turn(request) && !request->done && pairs_wait(&pairs, -1) < 0) return nx_fail(EIO);
         next = request->with;
         if (request->error) error = request->error;
         if (request->what == RECEIVE) memcpy(request->about ? request->about : msginfo, request->info, sizeof request->info);
         release(request);
     }
-    return error ? fail(error) : 0;
+    return error ? nx_fail(error) : 0;
 }
 
 static struct request *send_one(long type, const void *buf, long count, long node, long ptype, uint32_t context,
                                 struct handling how) {
     if (join() < 0) return NULL;
-    if (type < 0 || type > INT32_MAX || node < 0 || node >= pairs.size) return fail(EINVAL), NULL;
+    if (type < 0 || type > INT32_MAX) return nx_wrong("type", type), NULL;
+    if (node < 0 || node >= pairs.size) return nx_wrong("node", node), NULL;
     struct request *made = make(SEND, buf, count, how);
     if (!made) return NULL;
     made->match = (struct match){.context = context, .peer = (int32_t)node, .tag = (int32_t)type};
@@ -496,14 +496,15 @@ static struct message *find(struct request *receive, long typesel, long node, lo
 }
 
 /* Selectors are numbers of 32 bits, also where long has 64: 0x80000001 is a set. */
-static int is_selector(long typesel, long node) {
-    return typesel >= INT32_MIN && typesel <= UINT32_MAX && node >= -1 && node < pairs.size;
+static int check_selectors(long typesel, long node) {
+    if (typesel < INT32_MIN || typesel > UINT32_MAX) return nx_wrong("type selector", typesel);
+    return node < -1 || node >= pairs.size ? nx_wrong("node", node) : 0;
 }
 
 static struct request *start_receive(long typesel, void *buf, long count, long node, long ptype, uint32_t context,
                                      struct handling how) {
     if (join() < 0) return NULL;
-    if (!is_selector(typesel, node)) return fail(EINVAL), NULL;
+    if (check_selectors(typesel, node) < 0) return NULL;
     struct request *made = make(RECEIVE, buf, count, how);
     if (!made) return NULL;
     struct message *message = find(made, typesel, node, ptype, context);
@@ -521,7 +522,8 @@ static long id(struct request *made) {
 /* NULL: there is none, which errno says. */
 static struct request *of_id(long mid) {
     struct request *of = mid < 1 || mid > REQUESTS ? NULL : &requests[mid - 1];
-    if (!of || of->what == FREE || of->ignored || of->merged || is_handled(of)) return fail(EINVAL), NULL;
+    if (!of || of->what == FREE || of->ignored || of->merged || is_handled(of))
+        return nx_wrong("message id", mid), NULL;
     return of;
 }
 
@@ -557,7 +559,7 @@ static struct request *with_send(struct request *receive, long type, const void 
     if (receive && !send) {
         int error = errno;
         cancel(receive);
-        return fail(error), NULL;
+        return nx_fail(error), NULL;
     }
     if (!send || !is_handled(receive)) return send ? merge(receive, send) : NULL;
     ignore(send);
@@ -569,12 +571,13 @@ static struct request *with_send(struct request *receive, long type, const void 
 CALL(long, mynode, (void), (), join() < 0 ? -1 : pairs.rank)
 CALL(long, numnodes, (void), (), join() < 0 ? -1 : pairs.size)
 CALL(long, myptype, (void), (), own_ptype)
-CALL(void, setptype, (long ptype), (ptype), ptype < 0 || ptype > INT32_MAX ? fail(EINVAL) : (own_ptype = (int32_t)ptype, 0))
+CALL(void, setptype, (long ptype), (ptype),
+     ptype < 0 || ptype > INT32_MAX ? nx_wrong("process type", ptype) : (own_ptype = (int32_t)ptype, 0))
 
 CALL(void, csend, (long type, const void *buf, long count, long node, long ptype), (type, buf, count, node, ptype),
      finish(start_send(type, buf, count, node, ptype, none)))
 CALL(void, gsendx, (long type, const void *buf, long count, const long nodes[], long n), (type, buf, count, nodes, n),
-     join() < 0 ? -1 : nodes ? finish(send_all(type, buf, count, nodes, n)) : fail(EINVAL))
+     join() < 0 ? -1 : n < 0 || !nodes ? nx_wrong("number of nodes", n) : finish(send_all(type, buf, count, nodes, n)))
 CALL(void, crecvx, (long typesel, void *buf, long count, long node, long ptype, long info[8]),
      (typesel, buf, count, node, ptype, info),
      finish(about(start_receive(typesel, buf, count, node, ptype, OF_USER, none), info)))
@@ -610,7 +613,7 @@ CALL(void, msgcancel, (long mid), (mid), OF_ID(0, cancel(of_id(mid))))
 long _msgmerge(long mid, long mid2) {
     if (mid == -1 || mid2 == -1) return mid == -1 ? mid2 : mid;
     struct request *first = of_id(mid), *second = of_id(mid2);
-    if (first && first == second) return fail(EINVAL);
+    if (first && first == second) return nx_wrong("twice the message id", mid);
     return first && second ? id(merge(first, second)) : -1;
 }
 
@@ -621,7 +624,7 @@ long msgmerge(long mid, long mid2) {
 static long probe(long typesel, long nodesel, long ptypesel, long *info) {
     struct request asked;
     if (join() < 0) return -1;
-    if (!is_selector(typesel, nodesel)) return fail(EINVAL);
+    if (check_selectors(typesel, nodesel) < 0) return -1;
     pairs_poll(&pairs);
     turn(NULL);
     struct message *message = find(&asked, typesel, nodesel, ptypesel, OF_USER);
@@ -631,11 +634,11 @@ static long probe(long typesel, long nodesel, long ptypesel, long *info) {
 
 static long wait_for_message(long typesel, long nodesel, long ptypesel, long *info) {
     for (;;) {
-        int error = has_joined && is_selector(typesel, nodesel) ? ended(nodesel) : 0;
+        int error = has_joined && check_selectors(typesel, nodesel) == 0 ? ended(nodesel) : 0;
         long found = probe(typesel, nodesel, ptypesel, info);
         if (found) return found < 0 ? -1 : 0;
-        if (error) return fail(error);
-        if (!turn(NULL) && pairs_wait(&pairs, -1) < 0) return fail(EIO);
+        if (error) return nx_fail(error);
+        if (!turn(NULL) && pairs_wait(&pairs, -1) < 0) return nx_fail(EIO);
     }
 }
 
@@ -664,11 +667,11 @@ static int begun(struct request *made) {
 #define HANDLED(name, parameters, ...)                                   \
     long _##name parameters {                                            \
         const int dies = 0;                                              \
-        return handler ? begun(__VA_ARGS__) : fail(EINVAL);              \
+        return handler ? begun(__VA_ARGS__) : nx_wrong("no handler", 0); \
     }                                                                    \
     void name parameters {                                               \
         const int dies = 1;                                              \
-        nx_checked(handler ? begun(__VA_ARGS__) : fail(EINVAL), #name);  \
+        nx_checked(handler ? begun(__VA_ARGS__) : nx_wrong("no handler", 0), #name); \
     }
 #define BY (struct handling){handler, NULL, 0, dies}
 #define BY_X (struct handling){NULL, handler, param, dies}

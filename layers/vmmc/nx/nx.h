@@ -19,7 +19,8 @@
  *
  * One thread. Handlers run in calls, never as a signal. A call that fails prints why and ends the program with 1; the
  * same with _ in front returns -1 with errno: ECONNRESET, a node that was waited for has died; EPIPE, it, or all, have
- * left; EMSGSIZE, the message is longer than the buffer, and stays; EPROTO, a node broke the protocol; EINVAL, ENOMEM
+ * left; EMSGSIZE, the message is longer than the buffer, and stays; EPROTO, a node broke the protocol; EINVAL, an
+ * argument, which the sentence names with its value; ENOMEM
  * (4,096 requests); EIO, the job cannot be joined.
  *
  * `long` is that of this machine, as in gisum: arrays of int do not fit. Left out: files (gopen, cread, ..), partitions,

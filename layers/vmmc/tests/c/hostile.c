@@ -1,5 +1,5 @@
 /* A rank that writes what it likes into its rings of NX (argument `nx`) or BSP (`bsp`), by a seed: the others get an
- * error, or what it did means nothing; none crashes or waits for ever. Rank 1 is hostile, rank 0 is not. */
+ * error, or what it did means nothing; none crashes or waits for ever, nor (`leave`) cannot leave. Rank 1 is hostile, rank 0 is not. */
 #include "../../pairs/pairs.h"
 
 #include <bsp.h>
@@ -47,6 +47,19 @@ static void attack_nx(void) {
         int word = (int)(next() % PAIRS_WORDS);
         if (next() % 40 == 0 && (word != 1 || i > 200)) pairs_put_word(&pairs, 0, word, next() % 2 ? next() : next() % 400000);
         for (int turn = 0; turn < 20; turn++) pairs_poll(&pairs);
+    }
+    pairs_close(&pairs);
+    exit(0);
+}
+
+/* Takes nothing, and keeps writing a word that means nothing. An honest rank that only has to leave does so. */
+static void keep_awake(void) {
+    struct pairs pairs;
+    if (pairs_open(&pairs, "nx", 256 << 10, "NONE", 30000) < 0) exit(3);
+    for (uint64_t i = 1; !pairs_ended(&pairs, 0); i++) {
+        if (i > 4500 || (pairs_put_word(&pairs, 0, 7, i) < 0 && !pairs_ended(&pairs, 0))) exit(4);
+        usleep(10000);
+        pairs_poll(&pairs);
     }
     pairs_close(&pairs);
     exit(0);
@@ -112,15 +125,17 @@ static void suffer_bsp(void) {
 }
 
 int main(int argc, char **argv) {
-    int bsp = argc > 1 && strcmp(argv[1], "bsp") == 0;
+    int bsp = argc > 1 && strcmp(argv[1], "bsp") == 0, leaves = argc > 1 && strcmp(argv[1], "leave") == 0;
     state = 88172645463325252u + 7919 * (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     if (strcmp(getenv("HAMLYN_JOB_RANK") ? getenv("HAMLYN_JOB_RANK") : "", "1") == 0) {
         for (int i = 0; i < 10; i++) next();
         if (bsp) attack_bsp();
+        if (leaves) keep_awake();
         attack_nx();
     }
     if (bsp) suffer_bsp();
     static char bytes[1 << 20];
+    if (leaves) return isend(1, bytes, sizeof bytes, 1, 0) < 0;
     _hrecv(3, bytes, sizeof bytes, handler);
     long mid = isend(1, bytes, sizeof bytes, 1, 0), received = 0;
     while (_crecvx(-1, bytes, sizeof bytes, 1, -1, NULL) == 0) received++;

@@ -1,5 +1,6 @@
 /* NX: every promise of nx.h, with any number of ranks. C and C++. */
 #include <errno.h>
+#include <limits.h>
 #include <nx.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -340,12 +341,19 @@ static void handlers(long me, long n) {
 }
 
 static void misuse(long n) {
-    char byte;
+    char byte = 0;
     CHECK(_csend(1, &byte, -1, 0, 0) == -1 && errno == EINVAL);
     CHECK(_csend(1, NULL, 1, 0, 0) == -1 && errno == EINVAL);
     CHECK(_csend(-1, &byte, 1, 0, 0) == -1 && errno == EINVAL);
     CHECK(_csend(1, &byte, 1, n, 0) == -1 && errno == EINVAL);
     CHECK(_csend(1l << 31, &byte, 1, 0, 0) == -1 && errno == EINVAL && _irecv(1l << 32, &byte, 1) == -1 && errno == EINVAL);
+    CHECK(_gsendx(1, &byte, 1, NULL, 1) == -1 && errno == EINVAL && _gsendx(1, &byte, 1, &n, -1) == -1 && errno == EINVAL);
+    double x, work;
+    long many = (LONG_MAX / (long)sizeof x) + 2, lengths[256] = {LONG_MAX, LONG_MAX};
+    CHECK(_gdsum(&x, many, &work) == -1 && errno == EINVAL && _gdsum(NULL, 1, &work) == -1 && errno == EINVAL);
+    CHECK(_gcol(NULL, 1, &byte, 1, NULL) == -1 && errno == EINVAL && _gcol(&byte, 1, NULL, 1, NULL) == -1 && errno == EINVAL);
+    CHECK(_gcol(&byte, -1, &byte, 1, NULL) == -1 && errno == EINVAL && _gcolx(&byte, NULL, &byte) == -1 && errno == EINVAL);
+    if (n > 1) CHECK(_gcolx(&byte, lengths, &byte) == -1 && errno == EINVAL);
     CHECK(_msgwait(0) == -1 && _msgwait(5000) == -1 && _hrecv(1, &byte, 1, NULL) == -1);
 }
 

@@ -72,6 +72,7 @@ struct peer {
     struct in in[2], last; /* `last`: the records of the superstep before, in which its messages lie */
     struct wish *wishes;
     size_t wished, wishes_room;
+    uint64_t wished_bytes;
 };
 
 struct registration {
@@ -223,7 +224,7 @@ static int send_some(int to, struct out *out) {
     return 1;
 }
 
-static int receive_some(int from, struct in *in) {
+static int receive_some(int from, struct in *in, uint64_t most) {
     struct peer *peer = &peers[from];
     uint64_t written = pairs_word(&pairs, from, WRITTEN), bytes = written - peer->taken, before = peer->taken;
     if (written - peer->told > RING || bytes > RING) stop("bsp_sync", "process %d broke the protocol", from);
@@ -231,7 +232,9 @@ static int receive_some(int from, struct in *in) {
         pairs_take_ring(&pairs, from, 0, RING, peer->taken, &in->length, 8);
         in->has_calls = in->length >= HAS_CALLS;
         in->length &= ~HAS_CALLS;
-        if (in->length > bytes_max) stop("bsp_sync", "process %d sends more than BSP_BYTES", from);
+        if (in->length > most)
+            stop("bsp_sync", "process %d %s", from,
+                 most == bytes_max ? "sends more than BSP_BYTES" : "answers more than it was asked");
         peer->taken += 8;
         bytes -= 8;
         in->state = BYTES;
@@ -276,7 +279,7 @@ static void exchange(int which, int count) {
             if (out->piece == out->count && in->state == DONE) continue;
             int end = pairs_ended(&pairs, pid);
             if (out->piece < out->count) moved |= send_some(pid, out);
-            if (in->state != DONE) moved |= receive_some(pid, in);
+            if (in->state != DONE) moved |= receive_some(pid, in, which == RECORDS ? bytes_max : peers[pid].wished_bytes);
             if (out->piece == out->count && in->state == DONE) continue;
             if (end) stop(call, "process %d has died", pid);
             open = 1;
@@ -380,7 +383,7 @@ void bsp_push_reg(const void *ident, int nbytes) {
     check("bsp_push_reg");
     if (nbytes < 0) stop("bsp_push_reg", "memory size must be positive");
     registered = grown(registered, registered_count, &registered_room, sizeof *registered);
-    registered[registered_count++] = (struct registration){ident, (uint64_t)nbytes, next_registration++, 0, 1};
+    registered[registered_count++] = (struct registration){ident, ident ? (uint64_t)nbytes : 0, next_registration++, 0, 1};
     tell(PUSH, ident == NULL, 0);
 }
 
@@ -452,6 +455,7 @@ static struct peer *checked(const char *call, const char *role, int pid, int off
 static void put(const char *call, int pid, const void *src, void *dst, int offset, int nbytes, int copies) {
     check(call);
     if (nbytes == 0) return;
+    if (!src) stop(call, "The source may not be NULL");
     struct out *out = &checked(call, "destination", pid, offset, nbytes)->out[RECORDS];
     struct record record = {PUT, find(call, dst), (uint64_t)offset, (uint64_t)nbytes};
     add_record(out, record, NULL, 0, src, copies ? (uint64_t)nbytes : 0);
@@ -463,12 +467,14 @@ static void put(const char *call, int pid, const void *src, void *dst, int offse
 static void get(const char *call, int pid, const void *src, int offset, void *dst, int nbytes) {
     check(call);
     if (nbytes == 0) return;
+    if (!dst) stop(call, "The destination may not be NULL");
     struct peer *from = checked(call, "source", pid, offset, nbytes);
     struct record record = {GET, find(call, src), (uint64_t)offset, (uint64_t)nbytes};
     add_record(&from->out[RECORDS], record, NULL, 0, NULL, 0);
     from->out[RECORDS].has_calls = 1;
     from->wishes = grown(from->wishes, from->wished, &from->wishes_room, sizeof *from->wishes);
     from->wishes[from->wished++] = (struct wish){dst, (uint64_t)nbytes};
+    from->wished_bytes += (uint64_t)nbytes;
 }
 
 void bsp_put(int pid, const void *src, void *dst, int offset, int nbytes) {
@@ -498,6 +504,7 @@ void bsp_set_tagsize(int *tag_nbytes) {
 void bsp_send(int pid, const void *tag, const void *payload, int payload_nbytes) {
     check("bsp_send");
     if (payload_nbytes < 0) stop("bsp_send", "Payload size may not be negative");
+    if ((payload_nbytes && !payload) || (tag_bytes && !tag)) stop("bsp_send", "A tag or payload with bytes may not be NULL");
     struct out *out = &checked("bsp_send", "source", pid, 0, payload_nbytes)->out[RECORDS];
     struct record record = {MESSAGE, (uint64_t)tag_bytes, 0, (uint64_t)payload_nbytes};
     add_record(out, record, tag, (uint64_t)tag_bytes, payload, (uint64_t)payload_nbytes);
@@ -583,6 +590,8 @@ static void hear(int pid) {
         struct record record = next_record(pid, &at, &bytes);
         if (record.kind == GET) {
             answer(&peers[pid].out[ANSWERS], place(pid, &record), record.bytes);
+            if (peers[pid].out[ANSWERS].bytes - 8 > bytes_max)
+                stop("bsp_sync", "process %d asks for more than BSP_BYTES", pid);
         } else if (record.kind == PUSH) {
             if (active + pushes < registered_count) registered[active + pushes].is_null &= record.registration == 1;
             pushes++;
@@ -642,7 +651,7 @@ static void take_answers(struct peer *peer) {
         memcpy(wish->to, in->bytes + at, wish->bytes);
         at += wish->bytes;
     }
-    peer->wished = 0;
+    peer->wished = peer->wished_bytes = 0;
 }
 
 void bsp_sync(void) {

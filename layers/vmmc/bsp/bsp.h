@@ -12,7 +12,7 @@
  *
  * A program that breaks a rule (an address that is not registered, bytes beyond it, a call of all processes that one
  * does not make), a process that has died, and one that exits before bsp_end end the program with a sentence and 1.
- * BSP_BYTES: the most that one process may send to another in a superstep; 4 GiB. BSP_UPDATE=automatic sends by
+ * BSP_BYTES: the most that one process may send to another, or ask of it, in a superstep; 4 GiB. BSP_UPDATE=automatic sends by
  * automatic update. One thread.
  */
 #ifndef BSP_H

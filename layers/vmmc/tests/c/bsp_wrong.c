@@ -92,6 +92,37 @@ static void move_of_less(void) {
 static void size_of_null(void) {
     bsp_qsize(words, NULL);
 }
+static void put_of_null(void) {
+    registered();
+    bsp_put(1, NULL, words, 0, sizeof words[0]);
+}
+static void get_to_null(void) {
+    registered();
+    bsp_hpget(1, words, 0, NULL, sizeof words[0]);
+}
+static void send_of_null(void) {
+    bsp_send(1, NULL, NULL, 1);
+}
+static void send_without_tag(void) {
+    int bytes = 4;
+    bsp_set_tagsize(&bytes);
+    bsp_sync();
+    bsp_send(1, NULL, words, sizeof words);
+}
+/* There are no bytes at NULL, whatever the process says. */
+static void put_into_null(void) {
+    bsp_push_reg(me == 0 ? words : NULL, sizeof words);
+    bsp_sync();
+    if (me == 0) bsp_put(1, words, words, 0, sizeof words[0]);
+    bsp_sync();
+}
+static void get_of_too_much(void) {
+    static char many[8000], to[8000];
+    bsp_push_reg(many, sizeof many);
+    bsp_sync();
+    bsp_get(1 - me, many, 0, to, sizeof to);
+    bsp_sync();
+}
 static void begin_twice(void) {
     bsp_begin(1);
 }
@@ -129,6 +160,12 @@ static const struct {
     {move_of_nothing, "bsp_move: Message queue was empty"},
     {move_of_less, "bsp_move: size argument may not be negative"},
     {size_of_null, "bsp_qsize: both arguments may not be NULL"},
+    {put_of_null, "bsp_put: The source may not be NULL"},
+    {get_to_null, "bsp_hpget: The destination may not be NULL"},
+    {send_of_null, "bsp_send: A tag or payload with bytes may not be NULL"},
+    {send_without_tag, "bsp_send: A tag or payload with bytes may not be NULL"},
+    {put_into_null, "bsp_put: Writes 4 bytes beyond registered range of 0"},
+    {get_of_too_much, "bsp_sync: process [01] asks for more than BSP_BYTES"},
     {begin_twice, "bsp_begin: May be called only once"},
     {no_end, "bsp_end: was not called before end of program"},
     {aborts, "an abort at 7"},
@@ -139,6 +176,7 @@ int main(int argc, char *argv[]) {
     size_t count = sizeof rules / sizeof rules[0], rule = argc > 1 ? strtoul(argv[1], NULL, 10) : count;
     for (size_t i = 0; argc < 2 && i < count; i++) printf("%zu %s\n", i, rules[i].sentence);
     if (rule >= count) return 0;
+    if (rules[rule].breaks == get_of_too_much) setenv("BSP_BYTES", "4096", 1);
     bsp_begin(2);
     me = bsp_pid();
     rules[rule].breaks();

@@ -154,7 +154,9 @@ for seed in 1 2 3 4 5 6; do
     run 2 hostile nx $seed
     fails 'bsp_[a-z_/]*: .* (process 0)$' hostile bsp $seed
 done
+fails 'bsp_sync: process 1 answers more than it was asked' hostile bsp answers
 run 2 hostile leave
+run 2 hostile stall
 for program in bsp_wrong nx_wrong; do
     "$work/$program" >"$work/rules"
     while read -r rule sentence; do fails "$sentence" $program "$rule"; done <"$work/rules"

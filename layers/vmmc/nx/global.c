@@ -151,6 +151,19 @@ CALL(void, gcol, (const void *x, long xlen, void *y, long ylen, long *ncnt), (x,
      collect(x, xlen, y, ylen, ncnt))
 CALL(void, gcolx, (const void *x, const long xlens[], void *y), (x, xlens, y), collect_known(x, xlens, y))
 
+/* ---- Of any node and process type. ---- */
+
+CALL(void, crecv, (long typesel, void *buf, long count), (typesel, buf, count),
+     _crecvx(typesel, buf, count, -1, -1, NULL))
+CALL(long, irecv, (long typesel, void *buf, long count), (typesel, buf, count),
+     _irecvx(typesel, buf, count, -1, -1, NULL))
+CALL(long, iprobe, (long typesel), (typesel), _iprobex(typesel, -1, -1, NULL))
+CALL(void, cprobe, (long typesel), (typesel), _cprobex(typesel, -1, -1, NULL))
+
+long msgmerge(long mid, long mid2) {
+    return mid == -1 && mid2 == -1 ? -1 : nx_checked(_msgmerge(mid, mid2), "msgmerge");
+}
+
 /* ---- About messages, clocks, and the iPSC. ---- */
 
 static long flush(long typesel, long nodesel, long ptypesel) {

@@ -72,7 +72,7 @@ struct request {
 struct peer {
     uint64_t taken, told, held; /* as receiver; held: bytes of its messages in memory */
     struct message *incoming, direct; /* whose bytes come now; where it is if a receive awaited it */
-    uint64_t written; /* as sender */
+    uint64_t written, said; /* as sender */
     struct match_list sends;
     int ended; /* why, as errno */
 };
@@ -92,8 +92,7 @@ static int progress(const struct request *awaited);
 
 static void leave(void) {
     if (!has_joined) return;
-    /* What is sent in the background, and was never waited for, goes on until none of it has moved for a time; what
-     * comes meanwhile does not count. */
+    /* What isend sent, and was never waited for, goes on until none of it has moved for a time, whatever else comes. */
     uint64_t moved = 0;
     double since = dclock();
     for (int node = 0; !nx_has_failed && node < pairs.size && dclock() - since < NX_EXIT_S;) {
@@ -105,7 +104,8 @@ static void leave(void) {
         else if (!moves)
             pairs_wait(&pairs, 1000);
     }
-    for (int node = 0; node < pairs.size; node++) pairs_put_word(&pairs, node, LEFT, 1);
+    for (int node = 0; node < pairs.size; node++)
+        while (pairs_put_word(&pairs, node, LEFT, 1) == VMMC_TIMED_OUT && dclock() - since < NX_EXIT_S) pairs_wait(&pairs, 1);
     pairs_close(&pairs);
     has_joined = 0;
 }
@@ -118,6 +118,7 @@ static int join(void) {
     if (!peers || match_open(&matcher, pairs.size) < 0) return nx_fail(ENOMEM);
     for (int node = 0; node < pairs.size; node++) TAILQ_INIT(&peers[node].sends);
     for (int i = 0; i < REQUESTS; i++) TAILQ_INSERT_TAIL(&unused, &requests[i].match, link);
+    pairs_never_wait(&pairs);
     nx_rank = pairs.rank;
     has_joined = 1;
     atexit(leave);
@@ -272,14 +273,19 @@ static int receive(int node, const struct request *awaited, int end) {
             let_go(message);
         }
     }
-    if (peer->taken - peer->told >= RING / 8) {
+    if (peer->taken - peer->told >= RING / 8 && pairs_put_word(&pairs, node, FREED, peer->taken) == 0)
         peer->told = peer->taken;
-        pairs_put_word(&pairs, node, FREED, peer->told);
-    }
     return peer->taken != began;
 }
 
 /* ---- The sender's side. ---- */
+
+/* Tells a node of what was written; whether it knows all. */
+static int say(int node) {
+    struct peer *peer = &peers[node];
+    if (peer->said != peer->written && pairs_put_word(&pairs, node, WRITTEN, peer->written) == 0) peer->said = peer->written;
+    return peer->said == peer->written;
+}
 
 /* The next bytes of the first send to a node, if there is room. */
 static int send_next(int node) {
@@ -297,21 +303,22 @@ static int send_next(int node) {
         uint64_t first = bytes < sizeof together.bytes ? bytes : sizeof together.bytes;
         together.header = (struct header){request->match.context, request->match.tag, own_ptype, 0, (uint64_t)request->count};
         if (first) memcpy(together.bytes, request->buf, first);
-        pairs_put_ring(&pairs, node, 0, RING, peer->written, &together, head + first);
+        /* A header that is there in part is written once more. */
+        if (pairs_try_ring(&pairs, node, 0, RING, peer->written, &together, head + first) != (int64_t)(head + first)) return 0;
         peer->written += head + first;
         request->moved = first;
         bytes -= first;
         request->has_begun = 1;
     }
-    if (bytes) pairs_put_ring(&pairs, node, 0, RING, peer->written, request->buf + request->moved, bytes);
-    peer->written += bytes;
-    sent += head + bytes;
-    request->moved += bytes;
-    if (pairs_put_word(&pairs, node, WRITTEN, peer->written) < 0) return 0; /* The pair is at its end: see progress. */
-    if (request->moved == (uint64_t)request->count) {
-        TAILQ_REMOVE(&peer->sends, &request->match, link);
-        complete(request, 0);
-    }
+    int64_t more = pairs_try_ring(&pairs, node, 0, RING, peer->written, request->buf + request->moved, bytes);
+    if (more < 0) return 0; /* The pair is at its end: see progress. */
+    peer->written += (uint64_t)more;
+    sent += head + (uint64_t)more;
+    request->moved += (uint64_t)more;
+    if (!say(node)) return 0;
+    if (request->moved < (uint64_t)request->count) return more > 0;
+    TAILQ_REMOVE(&peer->sends, &request->match, link);
+    complete(request, 0);
     return 1;
 }
 
@@ -581,13 +588,11 @@ CALL(void, gsendx, (long type, const void *buf, long count, const long nodes[], 
 CALL(void, crecvx, (long typesel, void *buf, long count, long node, long ptype, long info[8]),
      (typesel, buf, count, node, ptype, info),
      finish(about(start_receive(typesel, buf, count, node, ptype, OF_USER, none), info)))
-CALL(void, crecv, (long typesel, void *buf, long count), (typesel, buf, count), _crecvx(typesel, buf, count, -1, -1, NULL))
 CALL(long, isend, (long type, const void *buf, long count, long node, long ptype), (type, buf, count, node, ptype),
      id(start_send(type, buf, count, node, ptype, none)))
 CALL(long, irecvx, (long typesel, void *buf, long count, long node, long ptype, long info[8]),
      (typesel, buf, count, node, ptype, info),
      id(about(start_receive(typesel, buf, count, node, ptype, OF_USER, none), info)))
-CALL(long, irecv, (long typesel, void *buf, long count), (typesel, buf, count), _irecvx(typesel, buf, count, -1, -1, NULL))
 CALL(long, isendrecv, (long type, const void *sbuf, long scount, long node, long ptype, long typesel, void *rbuf,
      long rcount), (type, sbuf, scount, node, ptype, typesel, rbuf, rcount),
      id(with_send(start_receive(typesel, rbuf, rcount, -1, -1, OF_USER, none), type, sbuf, scount, node, ptype)))
@@ -615,10 +620,6 @@ long _msgmerge(long mid, long mid2) {
     struct request *first = of_id(mid), *second = of_id(mid2);
     if (first && first == second) return nx_wrong("twice the message id", mid);
     return first && second ? id(merge(first, second)) : -1;
-}
-
-long msgmerge(long mid, long mid2) {
-    return mid == -1 && mid2 == -1 ? -1 : nx_checked(_msgmerge(mid, mid2), "msgmerge");
 }
 
 static long probe(long typesel, long nodesel, long ptypesel, long *info) {
@@ -651,10 +652,8 @@ static long mask(long state) {
 
 CALL(long, iprobex, (long typesel, long node, long ptype, long info[8]), (typesel, node, ptype, info),
      probe(typesel, node, ptype, info))
-CALL(long, iprobe, (long typesel), (typesel), probe(typesel, -1, -1, NULL))
 CALL(void, cprobex, (long typesel, long node, long ptype, long info[8]), (typesel, node, ptype, info),
      wait_for_message(typesel, node, ptype, info))
-CALL(void, cprobe, (long typesel), (typesel), wait_for_message(typesel, -1, -1, NULL))
 CALL(long, masktrap, (long state), (state), mask(state))
 CALL(void, flick, (void), (), join() < 0 ? -1 : (is_done(NULL), sched_yield()))
 

@@ -15,7 +15,8 @@
  * length, and so does one to the node itself: a message that no receive awaits is copied into memory.
  *
  * NX_UPDATE=automatic sends by automatic update (a binding, the store engine) in place of deliberate update; uncombined,
- * too, each 8 bytes by themselves.
+ * too, each 8 bytes by themselves. Then a send to a node that makes no call waits, and so does what is behind it; a
+ * deliberate one does not.
  *
  * One thread. Handlers run in calls, never as a signal. A call that fails prints why and ends the program with 1; the
  * same with _ in front returns -1 with errno: ECONNRESET, a node that was waited for has died; EPIPE, it, or all, have

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* An update of so many bytes is one packet: it is there, or not. */
+#define AT_ONCE 4000
+
 static struct pairs_counts sent;
 
 int pairs_open(struct pairs *pairs, const char *name, uint64_t bytes, const char *variable, int ms) {
@@ -15,6 +18,7 @@ int pairs_open(struct pairs *pairs, const char *name, uint64_t bytes, const char
     pairs->vmmc = vmmc_join(&pairs->rank, &pairs->size, ms);
     if (!pairs->vmmc) return vmmc_error();
     pairs->bytes = bytes;
+    pairs->ms = -1;
     pairs->of = calloc((size_t)pairs->size, sizeof *pairs->of);
     if (!pairs->of) return VMMC_FULL;
     char text[64];
@@ -57,9 +61,16 @@ void pairs_close(struct pairs *pairs) {
     memset(pairs, 0, sizeof *pairs);
 }
 
+void pairs_never_wait(struct pairs *pairs) {
+    pairs->ms = 0;
+}
+
 /* Keeps why the pair is at its end. */
-static int done(struct pair *pair, int result) {
-    if (result < 0 && !pair->error) pair->error = result;
+static int done(struct pairs *pairs, struct pair *pair, int result) {
+    if (result == VMMC_TIMED_OUT && pairs->ms == 0)
+        pairs->is_full = 1;
+    else if (result < 0 && !pair->error)
+        pair->error = result;
     return result;
 }
 
@@ -71,15 +82,22 @@ static int put(struct pairs *pairs, int rank, uint64_t at, const void *data, uin
         return 0;
     }
     if (pair->bound) {
-        sent.automatic_bytes += bytes;
-        return done(pair, vmmc_au_memcpy(pair->bound, at, data, bytes));
+        int result = done(pairs, pair, vmmc_au_memcpy(pair->bound, at, data, bytes));
+        if (result == 0) sent.automatic_bytes += bytes;
+        return result;
     }
-    sent.messages++;
-    sent.deliberate_bytes += bytes;
-    return done(pair, vmmc_send(pair->proxy, at, data, bytes, -1));
+    int result = done(pairs, pair, vmmc_send(pair->proxy, at, data, bytes, pairs->ms));
+    if (result == 0) sent.deliberate_bytes += bytes;
+    return result;
+}
+
+/* A deliberate update is one message. */
+static void count_message(struct pairs *pairs, int rank) {
+    sent.messages += rank != pairs->rank && !pairs->of[rank].bound;
 }
 
 int pairs_put(struct pairs *pairs, int rank, uint64_t at, const void *data, uint64_t bytes) {
+    count_message(pairs, rank);
     return put(pairs, rank, PAIRS_CONTROL + at, data, bytes);
 }
 
@@ -89,6 +107,21 @@ int pairs_put_ring(struct pairs *pairs, int rank, uint64_t ring, uint64_t length
     int result = first ? pairs_put(pairs, rank, ring + at, data, first) : 0;
     if (result == 0 && bytes > first) result = pairs_put(pairs, rank, ring, (const char *)data + first, bytes - first);
     return result;
+}
+
+int64_t pairs_try_ring(struct pairs *pairs, int rank, uint64_t ring, uint64_t length, uint64_t count, const void *data,
+                       uint64_t bytes) {
+    uint64_t there = 0;
+    while (there < bytes) {
+        uint64_t at = (count + there) % length, piece = bytes - there < AT_ONCE ? bytes - there : AT_ONCE;
+        if (piece > length - at) piece = length - at;
+        int result = put(pairs, rank, PAIRS_CONTROL + ring + at, (const char *)data + there, piece);
+        if (result == VMMC_TIMED_OUT) break;
+        if (result < 0) return result;
+        there += piece;
+    }
+    if (there) count_message(pairs, rank);
+    return (int64_t)there;
 }
 
 void pairs_take_ring(struct pairs *pairs, int rank, uint64_t ring, uint64_t length, uint64_t count, void *to,
@@ -106,8 +139,9 @@ int pairs_put_word(struct pairs *pairs, int rank, int word, uint64_t value) {
         return 0;
     }
     int result = put(pairs, rank, 8 * (uint64_t)word, &value, sizeof value);
+    if (result == 0) count_message(pairs, rank);
     if (result < 0 || !pair->bound) return result;
-    result = done(pair, vmmc_flush(pair->bound));
+    result = done(pairs, pair, vmmc_flush(pair->bound));
     uint64_t runs = vmmc_runs(pair->bound);
     sent.messages += runs - pair->runs;
     pair->runs = runs;
@@ -131,7 +165,7 @@ static int look(void *data) {
             pair->seen[word] = now;
             changed = 1;
         }
-        if (!pair->error && pair->proxy && done(pair, vmmc_check(pair->proxy)) < 0) changed = 1;
+        if (!pair->error && pair->proxy && done(pairs, pair, vmmc_check(pair->proxy)) < 0) changed = 1;
     }
     return changed;
 }
@@ -141,7 +175,10 @@ int pairs_ended(struct pairs *pairs, int rank) {
 }
 
 int pairs_wait(struct pairs *pairs, int ms) {
-    return vmmc_wait_until(pairs->vmmc, look, pairs, ms);
+    int is_full = pairs->is_full && (ms < 0 || ms > 1);
+    pairs->is_full = 0;
+    int result = vmmc_wait_until(pairs->vmmc, look, pairs, is_full ? 1 : ms);
+    return is_full && result == VMMC_TIMED_OUT ? 0 : result;
 }
 
 int pairs_poll(struct pairs *pairs) {

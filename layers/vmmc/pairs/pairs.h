@@ -34,7 +34,9 @@ struct pair {
 struct pairs {
     vmmc_t *vmmc;
     int rank, size;
+    int ms; /* of updates: -1, or 0 */
     uint64_t bytes; /* of the rings of a pair */
+    int is_full;    /* a link had no room since the last pairs_wait */
     struct pair *of;
 };
 
@@ -51,6 +53,13 @@ int pairs_put(struct pairs *pairs, int rank, uint64_t at, const void *data, uint
 /* Bytes of a stream from its byte `count` on, to the ring at `ring` with `length` bytes. */
 int pairs_put_ring(struct pairs *pairs, int rank, uint64_t ring, uint64_t length, uint64_t count, const void *data,
                    uint64_t bytes);
+/* The same, but does not wait for room on the way to the rank, after pairs_never_wait: how many bytes are there. */
+int64_t pairs_try_ring(struct pairs *pairs, int rank, uint64_t ring, uint64_t length, uint64_t count, const void *data,
+                       uint64_t bytes);
+/* From now on pairs_put_word gives up with VMMC_TIMED_OUT, where there is no room: call it again, behind pairs_wait.
+ * A rank that takes no turns, for whatever reason, would hold up this one otherwise. With automatic update it does: a
+ * store waits. */
+void pairs_never_wait(struct pairs *pairs);
 /* Copies bytes of the stream that a rank has put into a ring here. */
 void pairs_take_ring(struct pairs *pairs, int rank, uint64_t ring, uint64_t length, uint64_t count, void *to,
                      uint64_t bytes);
@@ -60,7 +69,8 @@ int pairs_put_word(struct pairs *pairs, int rank, int word, uint64_t value);
 uint64_t pairs_word(struct pairs *pairs, int rank, int word);
 /* 0, or why the pair is at its end: then all that the rank had sent is here. */
 int pairs_ended(struct pairs *pairs, int rank);
-/* Waits until a word of any rank has changed since the last pairs_wait began, or a rank has ended. */
+/* Waits until a word of any rank has changed since the last pairs_wait began, or a rank has ended; a millisecond where
+ * there was no room, since room comes without a sign. */
 int pairs_wait(struct pairs *pairs, int ms);
 /* Takes a turn, and looks for ranks that have ended: whether any word has changed. */
 int pairs_poll(struct pairs *pairs);

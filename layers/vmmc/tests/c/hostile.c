@@ -1,5 +1,6 @@
 /* A rank that writes what it likes into its rings of NX (argument `nx`) or BSP (`bsp`), by a seed: the others get an
- * error, or what it did means nothing; none crashes or waits for ever, nor (`leave`) cannot leave. Rank 1 is hostile, rank 0 is not. */
+ * error, or what it did means nothing; none crashes or waits for ever, and all can leave, also (`leave`, `stall`) while
+ * it takes nothing. Rank 1 is hostile, rank 0 is not. */
 #include "../../pairs/pairs.h"
 
 #include <bsp.h>
@@ -65,8 +66,40 @@ static void keep_awake(void) {
     exit(0);
 }
 
+static const char *marker(void) {
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/has-left", getenv("HAMLYN_DIR"));
+    return path;
+}
+
+static void has_left(void) {
+    FILE *made = fopen(marker(), "w");
+    if (made) fclose(made);
+}
+
+/* Takes no turns. An honest rank goes on, and leaves. */
+static void stall(void) {
+    struct pairs pairs;
+    if (pairs_open(&pairs, "nx", 256 << 10, "NX_UPDATE", 30000) < 0) exit(3);
+    for (int i = 0; access(marker(), F_OK); i++) {
+        if (i > 4500) exit(4);
+        usleep(10000);
+    }
+    unlink(marker());
+    exit(0);
+}
+
+static int send_and_leave(int to_staller) {
+    static char bytes[1 << 20];
+    /* Called when NX has left. */
+    if (to_staller) atexit(has_left);
+    for (int i = 0; i < 100; i++)
+        if (isend(1, bytes, sizeof bytes, 1, 0) < 0) return 1;
+    return 0;
+}
+
 /* Supersteps of puts, gets, messages and answers as BSP has them, with a lie in one of twenty, so that it comes late. */
-static void attack_bsp(void) {
+static void attack_bsp(int answers_more) {
     struct pairs pairs;
     if (pairs_open(&pairs, "bsp", 256 << 10, "NONE", 30000) < 0) exit(3);
     uint64_t at = 0;
@@ -85,13 +118,14 @@ static void attack_bsp(void) {
         }
         /* The highest bit: there is more than puts and messages. */
         words[0] = 8 * (count - 1) | (step ? 1ull << 63 : 0);
-        int lies = next() % 20 == 0;
+        int lies = !answers_more && next() % 20 == 0;
         if (lies && count > 1 && next() % 4) words[1 + next() % (count - 1)] = next() % 2 ? next() : next() % 40;
         if (lies && next() % 4 == 0) words[0] = next() % 2 ? next() : next() % 400;
         pairs_put_ring(&pairs, 0, 0, 256 << 10, at, words, 8 * count);
         at += 8 * count;
         if (step > 1) {
             uint64_t answer[2] = {lies && next() % 2 ? next() % 16 : 8, next()};
+            if (answers_more && step == 5) answer[0] = 1 << 30;
             pairs_put_ring(&pairs, 0, 0, 256 << 10, at, answer, sizeof answer);
             at += sizeof answer;
         }
@@ -126,16 +160,19 @@ static void suffer_bsp(void) {
 
 int main(int argc, char **argv) {
     int bsp = argc > 1 && strcmp(argv[1], "bsp") == 0, leaves = argc > 1 && strcmp(argv[1], "leave") == 0;
+    int answers = bsp && argc > 2 && strcmp(argv[2], "answers") == 0;
+    int stalls = argc > 1 && strcmp(argv[1], "stall") == 0;
     state = 88172645463325252u + 7919 * (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     if (strcmp(getenv("HAMLYN_JOB_RANK") ? getenv("HAMLYN_JOB_RANK") : "", "1") == 0) {
         for (int i = 0; i < 10; i++) next();
-        if (bsp) attack_bsp();
+        if (bsp) attack_bsp(answers);
         if (leaves) keep_awake();
+        if (stalls) stall();
         attack_nx();
     }
     if (bsp) suffer_bsp();
+    if (leaves || stalls) return send_and_leave(stalls);
     static char bytes[1 << 20];
-    if (leaves) return isend(1, bytes, sizeof bytes, 1, 0) < 0;
     _hrecv(3, bytes, sizeof bytes, handler);
     long mid = isend(1, bytes, sizeof bytes, 1, 0), received = 0;
     while (_crecvx(-1, bytes, sizeof bytes, 1, -1, NULL) == 0) received++;

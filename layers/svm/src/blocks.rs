@@ -14,6 +14,20 @@ use std::ops::Range;
 const FREE: usize = 0;
 /// The second: the last block of `malloc_all`.
 const BLOCK: usize = 8;
+
+/// The block that a word of the shared space names, which any process may have written.
+fn block_at(space: Range<usize>, at: u64, bytes: usize, align: usize) -> Result<*mut u8, Error> {
+    let first = space.start + PAGE;
+    let is_inside = usize::try_from(at).is_ok_and(|at| {
+        let end = at.checked_add(bytes);
+        at >= first && end.is_some_and(|end| end <= space.end) && at.is_multiple_of(align)
+    });
+    match is_inside {
+        true => Ok(at as *mut u8),
+        false => Err(Error::Refused(format!("a block at {at:#x}, which another process named"))),
+    }
+}
+
 impl Inner {
     /// A word of the first page, for the library's own use of the shared space.
     fn word(&mut self, at: usize) -> Result<u64, Error> {
@@ -109,7 +123,29 @@ impl Inner {
         match (failed, self.word(BLOCK)?) {
             (Some(e), _) => Err(e),
             (None, 0) => Err(Error::Full(bytes)),
-            (None, at) => Ok(at as *mut u8),
+            (None, at) => {
+                let base = self.memory.base();
+                let space = base..base + self.memory.pages() * PAGE;
+                let align = if align == 0 { 64 } else { align };
+                block_at(space, at, bytes, align.checked_next_power_of_two().unwrap_or(1))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_another_process_names_lies_in_the_shared_space() {
+        let (base, end) = (0x6000_0000_0000, 0x6000_0001_0000);
+        let block = |at: usize| block_at(base..end, at as u64, 0x1000, 64);
+        assert_eq!(block(base + PAGE), Ok((base + PAGE) as *mut u8));
+        assert_eq!(block(end - 0x1000), Ok((end - 0x1000) as *mut u8));
+        // Elsewhere, the library's words, partly behind the end, and not where it was asked for.
+        for at in [1, 0x7fff_0000_0000, base, end - 0xfc0, usize::MAX & !63, base + PAGE + 8] {
+            assert!(matches!(block(at), Err(Error::Refused(_))), "{at:#x}");
         }
     }
 }

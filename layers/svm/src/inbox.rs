@@ -4,7 +4,7 @@
 //!   split    head and body, in pieces of at most `PIECE` bytes; the last one's word says so
 //!   Inbox    appends pieces to the message that its link has begun
 //! ```
-//! Never: a peer makes it grow beyond `QUEUE_BYTES`; a piece of one link joins a message of another.
+//! Never: a peer other than the one that is [asked](Inbox::listen_to) holds up an answer; a peer makes it grow beyond `QUEUE_BYTES`; a piece of one link joins a message of another.
 
 use crate::machine::wire::{BODY_BYTES_MAX, HEAD_BYTES};
 use hamlyn::{Deposit, LinkId, Receiver};
@@ -74,6 +74,8 @@ pub struct Inbox {
     whole: Messages,
     begun: Vec<u8>,
     begun_by: Option<LinkId>,
+    /// Of this link alone, pieces are taken.
+    only: Option<LinkId>,
     /// The rest of a message that was refused comes.
     skips: bool,
     /// Packets that were thrown away.
@@ -89,6 +91,7 @@ impl Inbox {
             whole: Messages::new(),
             begun: Vec::with_capacity(MESSAGE_BYTES_MAX),
             begun_by: None,
+            only: None,
             skips: false,
             refused: 0,
             bye: false,
@@ -104,23 +107,28 @@ impl Inbox {
         true
     }
 
-    fn refuse(&mut self, is_last: bool) {
-        self.refused += 1;
-        self.skips = !is_last;
-        self.begun.clear();
-        self.begun_by = None;
+    /// Pieces of other links are refused from now on: no peer but this one can hold up its messages.
+    pub fn listen_to(&mut self, link: LinkId) {
+        if self.only != Some(link) {
+            self.only = Some(link);
+            self.begun.clear();
+            self.begun_by = None;
+            self.skips = false;
+        }
     }
-}
 
-impl Receiver for Inbox {
-    fn observe(&mut self, deposit: &Deposit<'_>, bytes: &[u8]) {
-        let is_last = deposit.word & LAST != 0;
-        self.bye |= deposit.word & BYE != 0;
+    fn add(&mut self, link: LinkId, word: u32, bytes: &[u8]) {
+        let is_last = word & LAST != 0;
+        if self.only.is_some_and(|only| only != link) {
+            self.refused += 1;
+            return;
+        }
+        self.bye |= word & BYE != 0;
         if self.skips {
             self.skips = !is_last;
             return;
         }
-        if self.begun_by.is_some_and(|by| by != deposit.link) {
+        if self.begun_by.is_some_and(|by| by != link) {
             self.refused += 1;
             return;
         }
@@ -131,13 +139,50 @@ impl Receiver for Inbox {
         }
         if !is_last {
             self.begun.extend_from_slice(bytes);
-            self.begun_by = Some(deposit.link);
+            self.begun_by = Some(link);
             return;
         }
         self.whole.bytes.extend_from_slice(&self.begun);
         self.whole.bytes.extend_from_slice(bytes);
-        self.whole.ends.push((deposit.link, self.whole.bytes.len()));
+        self.whole.ends.push((link, self.whole.bytes.len()));
         self.begun.clear();
         self.begun_by = None;
+    }
+
+    fn refuse(&mut self, is_last: bool) {
+        self.refused += 1;
+        self.skips = !is_last;
+        self.begun.clear();
+        self.begun_by = None;
+    }
+}
+
+impl Receiver for Inbox {
+    fn observe(&mut self, deposit: &Deposit<'_>, bytes: &[u8]) {
+        self.add(deposit.link, deposit.word, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_not_asked_cannot_hold_up_an_answer() {
+        let [asked, hostile] = [1, 2].map(|index| LinkId { index, generation: 0 });
+        let mut inbox = Inbox::new();
+        inbox.listen_to(hostile);
+        inbox.add(hostile, 0, b"without an end");
+        inbox.listen_to(asked);
+        // A message without an end, one that is too long, and more messages than wait.
+        inbox.add(hostile, 0, b"again");
+        (0..50).for_each(|_| inbox.add(hostile, 0, &[0; PIECE]));
+        (0..2 * QUEUED).for_each(|_| inbox.add(hostile, LAST, b"no answer"));
+        inbox.add(asked, 0, b"the an");
+        inbox.add(asked, LAST, b"swer");
+        let mut messages = Messages::new();
+        assert!(inbox.take(&mut messages));
+        assert_eq!(messages.iter().collect::<Vec<_>>(), [(asked, &b"the answer"[..])]);
+        assert_eq!(inbox.refused, 51 + 2 * QUEUED as u64);
     }
 }

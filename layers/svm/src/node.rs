@@ -151,6 +151,7 @@ impl Meeting {
             view: memory.shared.view,
             spin: if 2 * size <= cores { SPIN } else { Duration::ZERO },
             refusals,
+            refused: 0,
             messages: 0,
             bytes: 0,
             deposits: 0,
@@ -216,6 +217,8 @@ pub struct Transport {
     spin: Duration,
     /// Messages that the own server has refused.
     pub refusals: Arc<AtomicU64>,
+    /// Packets of servers that were thrown away.
+    pub refused: u64,
     pub messages: u64,
     pub bytes: u64,
     pub deposits: u64,
@@ -243,10 +246,11 @@ impl Transport {
         let mut began = None;
         loop {
             let took = self.node.poll().map_err(|e| wrong(&e))?;
-            if let Ok(Some(inbox)) = self.node.installed_mut::<Inbox>(self.inbox)
-                && inbox.take(messages)
-            {
-                return Ok(Came::Messages);
+            if let Ok(Some(inbox)) = self.node.installed_mut::<Inbox>(self.inbox) {
+                self.refused += core::mem::take(&mut inbox.refused);
+                if inbox.take(messages) {
+                    return Ok(Came::Messages);
+                }
             }
             while let Some(event) = self.node.next_event() {
                 if let Event::Closed { link, .. } = event
@@ -315,6 +319,10 @@ impl Links for Transport {
         let far = &mut self.servers[to];
         if far.is_dead {
             return;
+        }
+        // Answers come from the server that was sent to last: the question is behind all else.
+        if let Ok(Some(inbox)) = self.node.installed_mut::<Inbox>(self.inbox) {
+            inbox.listen_to(far.link);
         }
         let (head, body) = message.parts();
         self.messages += 1;

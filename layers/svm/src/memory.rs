@@ -16,6 +16,7 @@ use hamlyn_vmmc::userfault::{Userfault, Watch};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -103,7 +104,10 @@ pub struct Other {
 impl Other {
     /// Maps the file of a process of this host, if it is what its greeting said.
     pub fn open(pid: u32, descriptor: u32, token: u64, bytes: usize) -> io::Result<Self> {
-        let file = std::fs::File::open(format!("/proc/{pid}/fd/{descriptor}"))?;
+        // The peer's descriptor may be anything: a pipe would wait for a writer.
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let path = format!("/proc/{pid}/fd/{descriptor}");
+        let file = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
         // SAFETY: a call without memory. Only a memory file has seals.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         let length = file.metadata()?.len();
@@ -137,7 +141,7 @@ pub const TOKEN: usize = 0;
 pub const APPLIED: usize = 64;
 
 /// How a process came to a page.
-pub mod role {
+mod role {
     /// Nobody here has touched it.
     pub const NONE: u8 = 0;
     /// It is at home here.
@@ -160,14 +164,17 @@ impl Shared {
     /// Whether the page may be read and written for others: it is at home here from now on, unless it is
     /// known to be at home elsewhere.
     pub fn serve(&self, page: u32) -> bool {
-        self.take_role(page, role::HOME)
+        let role = &self.roles[page as usize];
+        let was =
+            role.compare_exchange(role::NONE, role::HOME, Ordering::AcqRel, Ordering::Acquire);
+        was.is_ok() || was == Err(role::HOME)
     }
 
-    /// Whether the page has this role, now if it had none.
-    pub fn take_role(&self, page: u32, wanted: u8) -> bool {
-        let role = &self.roles[page as usize];
-        let was = role.compare_exchange(role::NONE, wanted, Ordering::AcqRel, Ordering::Acquire);
-        was.is_ok_and(|_| true) || was == Err(wanted)
+    /// The page is at home here, or not, as its manager says: a peer that took it for one of here before is
+    /// wrong.
+    pub fn set_role(&self, page: u32, is_home: bool) {
+        let role = if is_home { role::HOME } else { role::AWAY };
+        self.roles[page as usize].store(role, Ordering::Release);
     }
 }
 
@@ -579,5 +586,41 @@ fn forget(start: usize, bytes: usize) -> io::Result<()> {
     match unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED) } {
         0 => Ok(()),
         _ => Err(os("taking pages out of the page table")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_peers_file_that_is_a_pipe_is_refused_without_a_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a name with its end, and a new descriptor, or an error.
+        let pipe = unsafe {
+            assert_eq!(libc::mkfifo(name.as_ptr(), 0o600), 0);
+            OwnedFd::from_raw_fd(libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_NONBLOCK))
+        };
+        let (said, answer) = mpsc::channel();
+        let descriptor = pipe.as_raw_fd() as u32;
+        std::thread::spawn(move || {
+            let opened = Other::open(std::process::id(), descriptor, 7, PAGE);
+            said.send(opened.is_err()).unwrap();
+        });
+        assert_eq!(answer.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
+
+    #[test]
+    fn a_page_that_a_peer_takes_for_one_of_here_can_still_be_at_home_elsewhere() {
+        let memory = Memory::new(0x5f00_0000_0000, 16, 16, false, false, 7).unwrap();
+        // A fetch, or a difference, of a peer; then the page's manager says where it is.
+        assert!(memory.shared.serve(3));
+        memory.shared.set_role(3, false);
+        assert!(!memory.shared.serve(3), "it is at home elsewhere");
     }
 }

@@ -15,10 +15,10 @@ use crate::Error;
 use crate::inbox::Messages;
 use crate::machine::wire::ToClient;
 use crate::machine::{Client, Event, Shape};
-use crate::memory::{APPLIED, Memory, PAGE, role};
+use crate::memory::{APPLIED, Memory, PAGE};
 use crate::node::{Came, Transport};
 use hamlyn_vmmc::Gather;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -131,6 +131,8 @@ impl Inner {
                 for (link, bytes) in messages.iter() {
                     let Some(from) = links.process(link) else { continue };
                     let message = ToClient::decode(bytes, shape);
+                    // A wrong notice is another's, which the server has passed on.
+                    let are_notices = matches!(message, Ok(ToClient::Notices(_)));
                     if let Ok(ToClient::Notices(notices)) = &message {
                         figures.notices_received += notices.len() as u64;
                     }
@@ -143,7 +145,13 @@ impl Inner {
                         Ok(Some(Event::Homed)) => answer = Some(Ok(None)),
                         Ok(Some(Event::Ordered { dead })) => answer = Some(Ok(dead)),
                         Ok(Some(Event::Failed(e))) => answer = Some(Err(e.into())),
-                        Err(_) => figures.refused += 1,
+                        Err(e) => {
+                            figures.refused += 1;
+                            let failed = if are_notices { None } else { client.refuse(from, e) };
+                            if let Some(Event::Failed(e)) = failed {
+                                answer = Some(Err(e.into()));
+                            }
+                        }
                     }
                 }
                 messages.clear();
@@ -270,10 +278,7 @@ impl Inner {
             self.ask(|client, links| client.ask_home(page..page + 1, rank, links))?;
         }
         let home = self.client.home(page).unwrap_or(self.rank);
-        let wanted = if home == self.rank { role::HOME } else { role::AWAY };
-        if !self.memory.shared.take_role(page, wanted) {
-            return Err(Error::Refused(format!("page {page} is at home here and elsewhere")));
-        }
+        self.memory.shared.set_role(page, home == self.rank);
         if home != self.rank {
             if let Some(victim) = self.memory.victim(page) {
                 self.flush_pages(victim..victim + 1)?;
@@ -303,12 +308,14 @@ impl Inner {
             return false;
         }
         if home == self.rank {
-            return self.memory.shared.take_role(page, role::HOME);
+            self.memory.shared.set_role(page, true);
+            return true;
         }
-        if self.memory.victim(page).is_some()
-            || !self.memory.shared.take_role(page, role::AWAY)
-            || !self.read_in_place(home, page)
-        {
+        if self.memory.victim(page).is_some() {
+            return false;
+        }
+        self.memory.shared.set_role(page, false);
+        if !self.read_in_place(home, page) {
             return false;
         }
         self.memory.take_frame(page);
@@ -400,21 +407,26 @@ pub fn on_fault(address: usize) {
                 if let Some(call) = &mut inner.on_death {
                     call(process);
                 }
-                let why = format!("process {process} died, which kept a page that was loaded");
-                end(inner.rank, &why)
+                end(
+                    inner.rank,
+                    format_args!("process {process} died, which kept a page that was loaded"),
+                )
             }
-            Err(e) => end(inner.rank, &e.to_string()),
+            Err(e) => end(inner.rank, &e),
         }
     }
     inner.is_busy = false;
 }
 
-/// The process ends with a sentence.
-fn end(rank: usize, why: &str) -> ! {
-    let text = format!("svm: process {rank}: {why}\n");
+/// The process ends with a sentence, without an allocation: the fault may have interrupted one.
+fn end(rank: usize, why: impl core::fmt::Display) -> ! {
+    let mut text = [0; 512];
+    let mut left = &mut text[..];
+    let _ = writeln!(left, "svm: process {rank}: {why}");
+    let length = 512 - left.len();
     // SAFETY: so many bytes; a call that does not return.
     unsafe {
-        libc::write(2, text.as_ptr().cast(), text.len());
+        libc::write(2, text.as_ptr().cast(), length);
         libc::_exit(STATUS)
     }
 }

@@ -118,6 +118,53 @@ fn a_release_by_another_than_the_owner_is_refused() {
 }
 
 #[test]
+fn a_signal_without_its_lock_is_refused() {
+    let (mut server, mut sent) = (Server::new(SHAPE, 1), Sent::default());
+    for call in [Call::Acquire { lock: 1 }, Call::WaitCondition { condition: 1, lock: 1 }] {
+        give(&mut server, 0, &sync(call), &mut sent).unwrap();
+    }
+    sent.take();
+    let signal = sync(Call::Signal { condition: 1, lock: 1, all: true });
+    assert!(matches!(give(&mut server, 2, &signal, &mut sent), Err(Error::Misuse(_))));
+    assert!(sent.0.is_empty(), "nobody is woken");
+    let mut client = Client::new(SHAPE, 2);
+    assert!(matches!(client.signal(1, 1, true, &mut sent), Err(Error::Misuse(_))));
+    assert!(sent.0.is_empty());
+}
+
+#[test]
+fn homes_of_other_pages_than_were_asked_for_end_the_question() {
+    let (mut client, mut sent) = (Client::new(SHAPE, 0), Sent::default());
+    let [known, unknown] = [[3; 64], [0xff; 64]];
+    for (first, homes) in [(128, &known), (64, &unknown)] {
+        client.ask_home(70..72, 0, &mut sent).unwrap();
+        let wrong = client.take(1, ToClient::Homes { first, homes }, &mut sent);
+        assert!(matches!(wrong, Err(Error::Unexpected(_))), "{wrong:?}");
+        assert_eq!(client.refuse(2, wrong.unwrap_err()), None, "it is not asked");
+        assert!(matches!(client.refuse(1, wrong.unwrap_err()), Some(Event::Failed(_))));
+    }
+    client.ask_home(70..72, 0, &mut sent).unwrap();
+    let right = client.take(1, ToClient::Homes { first: 64, homes: &known }, &mut sent);
+    assert_eq!(right, Ok(Some(Event::Homed)));
+}
+
+#[test]
+fn a_wrong_notice_hides_no_other() {
+    let (mut client, mut sent) = (Client::new(SHAPE, 0), Sent::default());
+    client.acquire(1, &mut sent).unwrap();
+    let notice = |page: u32, home| {
+        let (interval, page, count) = (1.into(), page.into(), 1.into());
+        Notice { interval, page, count, home, writer: 3 }
+    };
+    // A page with two homes, and then another page.
+    let notices = [notice(5, 1), notice(5, 2), notice(9, 1)];
+    let wrong = client.take(1, ToClient::Notices(&notices), &mut sent);
+    assert!(matches!(wrong, Err(Error::Unexpected(_))), "{wrong:?}");
+    let invalid: Vec<_> = std::iter::from_fn(|| client.next_invalid()).collect();
+    assert!(invalid.contains(&(5..6)) && invalid.contains(&(9..10)), "{invalid:?}");
+}
+
+#[test]
 fn a_client_that_asks_twice_is_refused() {
     let (mut server, mut sent) = (Server::new(SHAPE, 1), Sent::default());
     let arrive = sync(Call::Arrive { barrier: 1, count: 2 });

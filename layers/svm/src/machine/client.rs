@@ -61,7 +61,8 @@ pub enum Event<'a> {
 
 #[derive(Clone, Copy)]
 enum Question {
-    Home,
+    /// Of pages from the first to the last.
+    Home(u32, u32),
     Fetch(u32),
     Call(Call),
     /// After a call's `Done`: pages at home here.
@@ -141,7 +142,8 @@ impl Client {
             return Err(Error::Misuse("pages of more than one stripe, or out of range"));
         }
         let message = ToServer::Home { page, count: pages.end - page, wanted };
-        self.ask(self.shape.page_manager(page), Question::Home, links, |_| message)
+        let question = Question::Home(page, pages.end - 1);
+        self.ask(self.shape.page_manager(page), question, links, |_| message)
     }
 
     /// Asks for the bytes of a page that is at home elsewhere. A question: [`Event::Fetched`].
@@ -254,7 +256,7 @@ impl Client {
         self.call(Call::WaitCondition { condition, lock }, links)
     }
 
-    /// Wakes the process that waits longest for the condition with that lock, or all.
+    /// Wakes the process that waits longest for the condition with that lock, or all. This process holds the lock.
     pub fn signal(
         &mut self,
         condition: u32,
@@ -266,7 +268,7 @@ impl Client {
     }
 
     /// Takes a message of a server: `None` if it is no answer yet. After an error the peer is not to be
-    /// trusted; the question is still open.
+    /// trusted; the question is still open, until it is [refused](Self::refuse).
     pub fn take<'a>(
         &mut self,
         from: usize,
@@ -278,11 +280,14 @@ impl Client {
             _ => return Err(Error::Unexpected("nobody asked")),
         };
         let event = match (question, message) {
-            (Question::Home, ToClient::Homes { first, homes }) => {
+            (Question::Home(asked, last), ToClient::Homes { first, homes }) => {
                 for (page, &home) in (first..self.shape.pages).zip(homes) {
                     if home != UNASSIGNED {
                         self.learn(page, home)?;
                     }
+                }
+                if (asked..=last).any(|page| self.home(page).is_none()) {
+                    return Err(Error::Unexpected("homes of other pages"));
                 }
                 Event::Homed
             }
@@ -295,8 +300,9 @@ impl Client {
                 Event::Ordered { dead }
             }
             (Question::Call(_), ToClient::Notices(notices)) => {
-                notices.iter().try_for_each(|notice| self.take_notice(notice))?;
-                return Ok(None);
+                // One that is wrong hides no other.
+                let taken = notices.iter().map(|notice| self.take_notice(notice));
+                return taken.fold(Ok(None), |all, taken| all.and(taken.map(|()| None)));
             }
             (Question::Call(call), ToClient::Done { all, everyone, dead, known }) => {
                 self.take_vector(from, known, all, everyone);
@@ -326,6 +332,15 @@ impl Client {
         };
         self.question = None;
         Ok(Some(event))
+    }
+
+    /// A message of that process was wrong: unless another is asked, the question ends with the error.
+    pub fn refuse(&mut self, from: usize, error: Error) -> Option<Event<'static>> {
+        if self.question.is_some_and(|(to, _)| to != from) {
+            return None;
+        }
+        self.question = None;
+        Some(Event::Failed(error))
     }
 
     /// A process died, and all its messages were taken. Its answer does not come any more.
@@ -465,12 +480,9 @@ impl Client {
                 (number(barrier) && right, "no such barrier, or no such count")
             }
             Call::Set { flag, .. } | Call::Wait { flag, .. } => (number(flag), "no such flag"),
-            Call::WaitCondition { condition, lock } => {
+            Call::WaitCondition { condition, lock } | Call::Signal { condition, lock, .. } => {
                 let right = number(condition) && self.held.contains(&lock);
                 (right, "no such condition variable, or a lock that this process does not hold")
-            }
-            Call::Signal { condition, lock, .. } => {
-                (number(condition) && number(lock), "no such condition variable, or lock")
             }
         };
         if right { Ok(()) } else { Err(Error::Misuse(why)) }
@@ -535,7 +547,8 @@ impl Client {
             return Ok(());
         }
         let pages = notice.page.get()..notice.page.get() + u32::from(notice.count.get());
-        pages.clone().try_for_each(|page| self.learn(page, notice.home))?;
+        let learnt = pages.clone().map(|page| self.learn(page, notice.home));
+        let learnt = learnt.fold(Ok(()), |all, learnt| all.and(learnt));
         self.log.add(notice);
         // A home's own stores are in its memory before anything else tells of them.
         if home != writer {
@@ -545,7 +558,7 @@ impl Client {
         if home != self.me && !pages.is_empty() {
             self.invalidate(pages);
         }
-        Ok(())
+        learnt
     }
 
     fn take_vector(&mut self, from: usize, known: &[U64], all: bool, everyone: bool) {

@@ -305,6 +305,9 @@ impl Server {
                 }
                 Ok(())
             }
+            Call::Signal { lock, .. } if owner(lock) != Some(from) => {
+                Err(Error::Misuse("a lock that its client does not hold"))
+            }
             Call::Signal { condition, lock, all } => {
                 let question = Question::Condition { condition, lock };
                 while let Some(client) = self.first(&question) {

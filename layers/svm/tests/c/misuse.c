@@ -51,6 +51,7 @@ int main(int argc, char **argv)
     CHECK(svm_stores_leave == (protocol == SVM_AURC));
 
     CHECK(svm_unlock(3) == SVM_MISUSE);
+    CHECK(svm_signal(3, 3) == SVM_MISUSE && svm_broadcast(3, 3) == SVM_MISUSE && strstr(svm_error_text(), "hold"));
     CHECK(svm_lock(-1) == SVM_MISUSE && svm_lock(SVM_OBJECTS) == SVM_MISUSE);
     CHECK(svm_barrier_of(0, size + 1) == SVM_MISUSE && svm_barrier_of(0, 0) == SVM_MISUSE);
     CHECK(svm_lock(rank) == 0 && svm_lock(rank) == SVM_MISUSE);

@@ -49,7 +49,8 @@ const char *svm_error_text(void);
 
 typedef struct {
     uint64_t cache_bytes; /* memory for copies of other homes' pages, with what finds their changes; 0: as much as
-                           * the shared space wants. Else at least 256 KiB */
+                           * the shared space wants. Else at least 256 KiB. Pages at home here are not counted:
+                           * the size of the shared space bounds them */
     void *base;           /* where the shared space lies, a multiple of 4,096; NULL: 0x600000000000 */
     const char *name;     /* NULL: the ranks of a job (`hamlyn run -n 4 -- ./program`, mpirun, srun; alone: one).
                            * Else, without a launcher: processes of one user on one host that meet by this name */
@@ -83,7 +84,8 @@ int svm_barrier_of(int barrier, int count);
 /* Flags are numbers that grow, 0 at first. Waits until the flag is at least `value`. */
 int svm_flag_set(int flag, uint64_t value);
 int svm_flag_wait(int flag, uint64_t value);
-/* Condition variables. The lock is held, before and after; always used with the same one. No spurious wake-ups. */
+/* Condition variables. The caller holds the lock, before and after each of these calls (else SVM_MISUSE), which is always
+ * the same one. No spurious wake-ups. */
 int svm_wait(int condition, int lock);
 int svm_signal(int condition, int lock);
 int svm_broadcast(int condition, int lock);
@@ -104,8 +106,8 @@ static inline void svm_memset(void *to, int byte, size_t bytes);
  * of what a system call has stored. */
 int svm_touch(const void *start, size_t bytes);
 
-/* A load of a page whose home has died cannot return an error. Then `call` is called, in a handler of a signal, and when
- * it returns the process ends with a sentence and status 70. NULL: no call. */
+/* A load of a page whose home has died cannot return an error. Then `call` is called, in a handler of a signal, where most
+ * calls, svm_leave too, are SVM_MISUSE; when it returns the process ends with a sentence and status 70. NULL: no call. */
 int svm_on_death(void (*call)(int rank, void *data), void *data);
 
 typedef struct {

@@ -156,9 +156,11 @@ pub unsafe extern "C" fn svm_join_as(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn svm_leave() -> c_int {
-    call(|| match SPACE.with(|space| space.borrow_mut().take()) {
-        Some(space) => space.leave().map(done),
-        None => with(|_| Ok(0)),
+    call(|| {
+        // Below a call-back of a death the space stays.
+        with(|space| space.enter(|_| Ok(())))?;
+        let space = SPACE.with(|space| space.borrow_mut().take());
+        space.map_or(Ok(()), Svm::leave).map(done)
     })
 }
 
@@ -251,12 +253,7 @@ pub extern "C" fn svm_on_death(told: Option<OnDeath>, data: *mut c_void) -> c_in
         Box::new(move |process: usize| unsafe { told(process as c_int, data) })
             as Box<dyn FnMut(usize)>
     });
-    call(|| {
-        with(|space| {
-            space.on_death(told);
-            Ok(0)
-        })
-    })
+    call(|| with(|space| space.on_death(told)).map(done))
 }
 
 #[unsafe(no_mangle)]

@@ -190,7 +190,10 @@ impl Svm {
     }
 
     /// The library's part, for a call.
-    fn enter<R>(&self, act: impl FnOnce(&mut Inner) -> Result<R, Error>) -> Result<R, Error> {
+    pub(crate) fn enter<R>(
+        &self,
+        act: impl FnOnce(&mut Inner) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         // SAFETY: made by `join`, freed when `self` is; used by one thread, and a fault's handler that came
         // now ends the process.
         let inner = unsafe { &mut *self.inner };
@@ -297,11 +300,11 @@ impl Svm {
     }
 
     /// Called when a load needs a page that died with its home; then the process ends.
-    pub fn on_death(&self, call: Option<OnDeath>) {
-        let _ = self.enter(|inner| {
+    pub fn on_death(&self, call: Option<OnDeath>) -> Result<(), Error> {
+        self.enter(|inner| {
             inner.on_death = call;
             Ok(())
-        });
+        })
     }
 
     /// Counts.
@@ -312,7 +315,9 @@ impl Svm {
                 deposits: inner.links.deposits,
                 messages_sent: inner.links.messages,
                 bytes_sent: inner.links.bytes,
-                refused: inner.figures.refused + inner.links.refusals.load(Ordering::Relaxed),
+                refused: inner.figures.refused
+                    + inner.links.refused
+                    + inner.links.refusals.load(Ordering::Relaxed),
                 pages_home,
                 pages_cached,
                 ..inner.figures
@@ -350,7 +355,8 @@ impl Svm {
     }
 
     fn end(&mut self) {
-        if self.inner.is_null() {
+        // While the library runs, as below a call-back of a death, its state stays.
+        if self.inner.is_null() || self.look(|inner| inner.is_busy) {
             return;
         }
         self.handler = None;

@@ -305,7 +305,7 @@ impl Clan {
     pub fn region(&self, bytes: u64, wires_max: u32) -> Result<Region, Error> {
         let made = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
         let Some(size) = made else {
-            return Err(Error::Misuse(format!("a region of {bytes} bytes")));
+            return Err(Error::Misuse(format!("exported memory of {bytes} bytes")));
         };
         let (area, view) =
             self.manager().lock().watched_area(size).map_err(|e| refused("a region", e))?;

@@ -45,7 +45,7 @@ pub enum Error {
     #[error("{0}")]
     Full(String),
     /// The region was taken back by its owner.
-    #[error("the region was taken back by its owner")]
+    #[error("the exported memory was taken back by its owner")]
     Revoked,
     /// The other end point was closed, or its program has ended. Its earlier messages are here.
     #[error("the other end is closed: {0}")]

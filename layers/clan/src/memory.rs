@@ -128,7 +128,7 @@ impl Drop for RegionCore {
 }
 
 fn outside(offset: u64, length: u64, bytes: u64) -> Error {
-    Error::Misuse(format!("{length} bytes at {offset} of a region of {bytes} bytes"))
+    Error::Misuse(format!("{length} bytes at {offset} of exported memory of {bytes} bytes"))
 }
 
 /// Memory of this program that peers may use. Dropping it takes it back from them.
@@ -372,7 +372,7 @@ impl Imported {
         }
         match if is_get { self.rights.reads() } else { self.rights.writes() } {
             true => Ok(()),
-            false => Err(Error::Misuse(format!("the region was exported for {:?}", self.rights))),
+            false => Err(Error::Misuse(format!("the memory was exported for {:?}", self.rights))),
         }
     }
 
@@ -508,7 +508,9 @@ impl Aperture {
         let core = &*self.core;
         core.check_access(false, offset, bytes.len() as u64)?;
         let (Some((signal, prepared)), To::Slot(_, _, at_once)) = (&core.signal, &core.to) else {
-            return Err(Error::Misuse("the region was exported without signals".into()));
+            return Err(Error::Misuse(
+                "the memory was exported without signals or notifications".into(),
+            ));
         };
         if bytes.len() <= *at_once && core.take_credit() {
             if self.clan.manager().send_prepared_now(prepared, offset, bytes, word) {

@@ -130,7 +130,7 @@ impl Transfer {
         let inside = self.region.range(self.at_region, self.length);
         inside.map(drop).ok_or_else(|| {
             let (length, at) = (self.length, self.at_region);
-            Error::Misuse(format!("{length} bytes at {at} are not inside of the region"))
+            Error::Misuse(format!("{length} bytes at {at} are not inside of the memory"))
         })
     }
 

@@ -14,7 +14,7 @@
 //! Never: a peer gets more than its user may; a question makes anything grow without bound; a program that
 //! has not proved that it is a node is taken for it.
 
-use crate::vmmc::{Asker, Asking, Exported, NAME_MAX, State, unpoisoned};
+use crate::vmmc::{Asker, Asking, Exported, Inner, NAME_MAX, State, unpoisoned};
 use crate::{Error, Exporting, Proxy, Users, Vmmc};
 use hamlyn::NodeId;
 use hamlyn_clan::{Endpoint, HANDLE_BYTES, OOB_BYTES};
@@ -31,6 +31,29 @@ const ELSEWHERE: u8 = 2;
 /// Questions that are answered before others have their turn.
 const AT_ONCE: usize = 64;
 
+/// The turn to ask: another import, whose peer does not answer, holds this one up to its limit at most.
+struct Turn<'a>(&'a Inner);
+
+impl<'a> Turn<'a> {
+    fn take(of: &'a Inner, limit: Option<Duration>) -> Result<Self, Error> {
+        let asks = unpoisoned(&of.is_asking);
+        let limit = limit.unwrap_or(Duration::MAX);
+        let waited = of.has_asked.wait_timeout_while(asks, limit, |asks| *asks);
+        let (mut asks, _) = waited.unwrap_or_else(|e| e.into_inner());
+        match core::mem::replace(&mut *asks, true) {
+            true => Err(Error::TimedOut),
+            false => Ok(Self(of)),
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *unpoisoned(&self.0.is_asking) = false;
+        self.0.has_asked.notify_one();
+    }
+}
+
 impl Vmmc {
     /// [`import`](Self::import) of a program whose node is known.
     pub(crate) fn import_of(
@@ -45,6 +68,7 @@ impl Vmmc {
         }
         let began = Instant::now();
         let left = || limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let _turn = Turn::take(&self.0, left())?;
         let mut asking = unpoisoned(&self.0.asking);
         if let Some(node) = node {
             asking.nodes.insert(program.into(), node);

@@ -17,7 +17,7 @@ use hamlyn::{Access, NodeId};
 use hamlyn_clan::{Aperture, Clan, Endpoint, EventId, EventQueue, OOB_BYTES, Region, Target};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -83,8 +83,10 @@ pub(crate) struct Inner {
     pub clan: Clan,
     events: EventQueue,
     pub state: Mutex<State>,
-    /// Imports ask one at a time.
+    /// Imports ask one at a time: by [`Turn`].
     pub asking: Mutex<Asking>,
+    pub is_asking: Mutex<bool>,
+    pub has_asked: Condvar,
     /// Peers that have come.
     pub met: AtomicU64,
     is_blocked: AtomicBool,
@@ -172,6 +174,8 @@ impl Vmmc {
             events,
             state: Mutex::default(),
             asking: Mutex::default(),
+            is_asking: Mutex::default(),
+            has_asked: Condvar::new(),
             met: AtomicU64::new(0),
             is_blocked: AtomicBool::new(false),
             thread: Mutex::default(),
@@ -349,6 +353,12 @@ impl Vmmc {
         Ok(())
     }
 
+    /// Whether this is the library's thread, which calls the handler.
+    pub(crate) fn is_own_thread(&self) -> bool {
+        let thread = unpoisoned(&self.0.thread);
+        thread.as_ref().is_some_and(|(it, _)| it.thread().id() == std::thread::current().id())
+    }
+
     /// The CLAN of regions and apertures below.
     pub fn clan(&self) -> &Clan {
         &self.0.clan
@@ -360,6 +370,8 @@ impl Vmmc {
         start: usize,
         bytes: usize,
     ) -> Result<Option<(Arc<Region>, usize)>, Error> {
+        let last = start.checked_add(bytes.max(1) - 1);
+        let last = last.ok_or_else(|| Error::Misuse(format!("{bytes} bytes at {start:#x}")))?;
         let regions: Vec<_> = {
             let state = unpoisoned(&self.0.state);
             state.buffers.values().map(|exported| exported.region.clone()).collect()
@@ -367,11 +379,11 @@ impl Vmmc {
         for region in regions {
             let Some(base) = region.address().map(|address| address as usize) else { continue };
             let end = base + region.bytes() as usize;
-            if start >= end || start + bytes <= base {
+            if start >= end || last < base {
                 continue;
             }
             // The last page may go on behind the buffer's last byte.
-            if start < base || start + bytes > end.next_multiple_of(PAGE) {
+            if start < base || last >= end.next_multiple_of(PAGE) {
                 return Err(Error::Misuse("memory of which a part is an exported buffer".into()));
             }
             return Ok(Some((region, start - base)));

@@ -526,6 +526,33 @@ fn a_program_that_ends_ends_its_proxies_and_its_imports() {
 }
 
 #[test]
+fn an_import_waits_no_longer_than_its_limit_for_another_import() {
+    let two = two();
+    let buffer = two.exporter.export("b", 64, Exporting::default()).unwrap();
+    let proxy = import_polled(&two, "b");
+    // The exporter takes no turn from now on, and so answers nothing.
+    let importer = two.importer.clone();
+    let (said, ends) = mpsc::channel();
+    let other = std::thread::spawn(move || {
+        said.send(()).unwrap();
+        importer.import("two", "b", Some(Duration::from_secs(40)))
+    });
+    ends.recv().unwrap();
+    let began = std::time::Instant::now();
+    while !other.is_finished() && began.elapsed() < Duration::from_secs(1) {
+        let again = std::time::Instant::now();
+        let waited = two.importer.import("two", "c", Some(Duration::from_millis(50)));
+        assert!(matches!(waited, Err(Error::TimedOut)), "{waited:?}");
+        let waited = again.elapsed();
+        assert!(waited < Duration::from_secs(15), "it waited for the other import: {waited:?}");
+    }
+    // Now it is answered.
+    two.exporter.start_thread(|_| {}).unwrap();
+    assert_eq!(other.join().unwrap().unwrap().bytes(), 64);
+    drop((proxy, buffer));
+}
+
+#[test]
 fn a_peer_that_imports_without_end_is_stopped_and_others_are_not() {
     let two = two();
     two.exporter.start_thread(|_| {}).unwrap();

@@ -216,7 +216,16 @@ calls! { i64:
 }
 
 calls! { c_int: // An object is freed by being dropped.
-    fn vmmc_close(vmmc: Option<Box<CVmmc>>) { Ok(drop(vmmc)) }
+    fn vmmc_close(vmmc: Option<Box<CVmmc>>) {
+        match vmmc {
+            Some(vmmc) if vmmc.0.is_own_thread() => {
+                // The program has it still.
+                core::mem::forget(vmmc);
+                misuse("vmmc_close in the handler of notifications, which runs on its thread")
+            }
+            vmmc => Ok(drop(vmmc)),
+        }
+    }
     fn vmmc_unexport(buffer: Option<Box<CBuffer>>) { Ok(drop(buffer)) }
     fn vmmc_unimport(proxy: Option<Box<CProxy>>) { Ok(drop(proxy)) }
     fn vmmc_unbind(bound: Option<Box<CBound>>) { bound.map_or(Ok(()), |mut bound| bound.flush()) }

@@ -28,8 +28,11 @@ static int never(void *data) {
 }
 
 static int handled;
+static vmmc_t *own;
 
 static void handler(const vmmc_notification_t *told, void *data) {
+    /* The handler's own place cannot go while it runs. */
+    CHECK(vmmc_close(own) == VMMC_MISUSE && strstr(vmmc_error_text(), "handler") && vmmc_poll(own) == 0);
     if (strcmp(told->buffer, "b") == 0) __atomic_store_n((int *)data, (int)told->word, __ATOMIC_RELEASE);
 }
 
@@ -43,6 +46,7 @@ int main(void) {
     CHECK(vmmc_join(NULL, &size, MS) == NULL && vmmc_error() == VMMC_MISUSE);
     vmmc_t *vmmc = vmmc_join(&rank, &size, MS);
     CHECK(vmmc && size == 2);
+    own = vmmc;
 
     CHECK(!vmmc_export(vmmc, "", 64, NULL) && vmmc_error() == VMMC_MISUSE);
     CHECK(!vmmc_export(vmmc, NULL, 64, NULL) && vmmc_error() == VMMC_MISUSE);
@@ -83,8 +87,8 @@ int main(void) {
     volatile unsigned char *memory = (volatile unsigned char *)vmmc_address(buffer);
     static unsigned char bytes[1 << 20];
     memset(bytes, 5, sizeof bytes);
-    CHECK(vmmc_send(reads, 0, bytes, 1, MS) == VMMC_MISUSE);
-    CHECK(vmmc_send(proxy, (1 << 20) - 1, bytes, 2, MS) == VMMC_MISUSE);
+    CHECK(vmmc_send(reads, 0, bytes, 1, MS) == VMMC_MISUSE && !strstr(vmmc_error_text(), "region"));
+    CHECK(vmmc_send(proxy, (1 << 20) - 1, bytes, 2, MS) == VMMC_MISUSE && !strstr(vmmc_error_text(), "region"));
     CHECK(vmmc_send(proxy, UINT64_MAX, bytes, 2, MS) == VMMC_MISUSE);
     CHECK(vmmc_send(proxy, 0, NULL, 2, MS) == VMMC_MISUSE && vmmc_send(proxy, 0, NULL, 0, MS) == 0);
     CHECK(vmmc_get(proxy, 0, NULL, 2, MS) == VMMC_MISUSE);
@@ -165,7 +169,7 @@ int main(void) {
     CHECK(vmmc_unexport(read_only) == 0);
     int result;
     while ((result = vmmc_get(reads, 0, text, 1, MS)) == 0) continue;
-    CHECK(result == VMMC_REVOKED && vmmc_unimport(reads) == 0);
+    CHECK(result == VMMC_REVOKED && !strstr(vmmc_error_text(), "region") && vmmc_unimport(reads) == 0);
     CHECK(vmmc_fence(vmmc, MS) == 0);
     if (rank == 0) {
         while ((result = vmmc_check(proxy)) == 0) vmmc_wait(vmmc, 100);

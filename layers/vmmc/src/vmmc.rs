@@ -422,8 +422,13 @@ impl Vmmc {
                     ready.push_back(source);
                 }
                 // Those that nobody wants hold no sender up.
-                for _ in 0..if exported.takes_notifications { 0 } else { AT_ONCE } {
-                    exported.region.take_signal();
+                if !exported.takes_notifications {
+                    let taken =
+                        (0..AT_ONCE).take_while(|_| exported.region.take_signal().is_some());
+                    if taken.count() == AT_ONCE {
+                        // There may be more, behind what others want.
+                        exported.target.queue.raise(exported.target.event);
+                    }
                 }
             }
         }

@@ -592,3 +592,33 @@ fn notifications_that_nobody_takes_hold_their_sender_and_no_memory() {
     two.exporter.poll().unwrap();
     proxy.send_notify(0, b"x", 9, LIMIT).unwrap();
 }
+
+#[test]
+fn notifications_that_nobody_wants_hold_none_of_several_importers() {
+    let two = two();
+    let buffer = two.exporter.export("b", 64, Exporting::default()).unwrap();
+    buffer.take_notifications(false);
+    let mut config = Config::from_env().unwrap();
+    config.node = config.node.dir(two._dir.path());
+    let others: Vec<Vmmc> = (0..3).map(|_| Vmmc::new(config.clone()).unwrap()).collect();
+    let import = |importer: &Vmmc| {
+        std::thread::scope(|scope| {
+            let importing = scope.spawn(|| import(importer, "two", "b"));
+            until(|| {
+                two.exporter.poll().unwrap();
+                importing.is_finished()
+            });
+            importing.join().unwrap()
+        })
+    };
+    let proxies: Vec<Proxy> = others.iter().map(import).collect();
+    // All that each may send, before the exporter takes a turn.
+    for proxy in &proxies {
+        (0..64).for_each(|word| proxy.send_notify(0, b"x", word, LIMIT).unwrap());
+    }
+    // The last can go on, although the others send no more.
+    until(|| {
+        two.exporter.poll().unwrap();
+        proxies[2].send_notify(0, b"x", 0, Some(Duration::ZERO)).is_ok()
+    });
+}

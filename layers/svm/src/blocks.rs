@@ -4,7 +4,7 @@
 //! Never: two processes get one byte.
 
 use crate::Error;
-use crate::machine::wire::STRIPE;
+use crate::machine::wire::{Call, STRIPE};
 use crate::memory::PAGE;
 use crate::space::Inner;
 use crate::svm::{Homes, MALLOC, MALLOC_ALL};
@@ -60,9 +60,9 @@ impl Inner {
         }
         let whole = homes != Homes::FirstTouch;
         let align = if whole { align.max(PAGE) } else { align };
-        self.lock(MALLOC)?;
+        self.call(Call::Acquire { lock: MALLOC })?;
         let block = self.take_block(bytes, align, whole);
-        self.unlock(MALLOC)?;
+        self.call(Call::Release { lock: MALLOC })?;
         let at = block?;
         if whole {
             let first = (at / PAGE) as u32;
@@ -110,8 +110,8 @@ impl Inner {
         align: usize,
         homes: Homes,
     ) -> Result<*mut u8, Error> {
-        let all = self.shape.processes;
-        self.barrier(MALLOC_ALL, all)?;
+        let meet = Call::Arrive { barrier: MALLOC_ALL, count: self.shape.processes };
+        self.call(meet)?;
         let mut failed = None;
         if self.rank == 0 {
             let block = self.malloc(bytes, align, homes);
@@ -119,7 +119,7 @@ impl Inner {
             failed = block.err();
             self.set_word(BLOCK, at)?;
         }
-        self.barrier(MALLOC_ALL, all)?;
+        self.call(meet)?;
         match (failed, self.word(BLOCK)?) {
             (Some(e), _) => Err(e),
             (None, 0) => Err(Error::Full(bytes)),

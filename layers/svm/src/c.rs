@@ -188,54 +188,27 @@ pub extern "C" fn svm_malloc_all(bytes: usize, align: usize, home: c_int) -> *mu
     block(|space| space.malloc_all(bytes, align, homes(home)?))
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_lock(lock: c_int) -> c_int {
-    call(|| with(|space| space.lock(number(lock)?)).map(owner))
+/// Functions whose result is an int, with the space of this thread.
+macro_rules! calls {
+    (|$space:ident| $($name:ident($($at:ident: $type:ty),*) $result:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($at: $type),*) -> c_int {
+            call(|| with(|$space| Ok($result)))
+        }
+    )*};
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_unlock(lock: c_int) -> c_int {
-    call(|| with(|space| space.unlock(number(lock)?)).map(done))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_barrier(barrier: c_int) -> c_int {
-    call(|| with(|space| space.barrier(number(barrier)?, space.size())).map(done))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_barrier_of(barrier: c_int, count: c_int) -> c_int {
-    call(|| with(|space| space.barrier(number(barrier)?, number(count)? as usize)).map(done))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_flag_set(flag: c_int, value: u64) -> c_int {
-    call(|| with(|space| space.set_flag(number(flag)?, value)).map(done))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_flag_wait(flag: c_int, value: u64) -> c_int {
-    call(|| with(|space| space.wait_flag(number(flag)?, value)).map(done))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_wait(condition: c_int, lock: c_int) -> c_int {
-    call(|| with(|space| space.wait(number(condition)?, number(lock)?)).map(owner))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_signal(condition: c_int, lock: c_int) -> c_int {
-    call(|| with(|space| space.signal(number(condition)?, number(lock)?, false)).map(done))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_broadcast(condition: c_int, lock: c_int) -> c_int {
-    call(|| with(|space| space.signal(number(condition)?, number(lock)?, true)).map(done))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn svm_touch(start: *const c_void, bytes: usize) -> c_int {
-    call(|| with(|space| space.touch(start.cast(), bytes)).map(done))
+calls! { |space|
+    svm_lock(lock: c_int) owner(space.lock(number(lock)?)?);
+    svm_unlock(lock: c_int) done(space.unlock(number(lock)?)?);
+    svm_barrier(barrier: c_int) done(space.barrier(number(barrier)?, space.size())?);
+    svm_barrier_of(barrier: c_int, count: c_int) done(space.barrier(number(barrier)?, number(count)? as usize)?);
+    svm_flag_set(flag: c_int, value: u64) done(space.set_flag(number(flag)?, value)?);
+    svm_flag_wait(flag: c_int, value: u64) done(space.wait_flag(number(flag)?, value)?);
+    svm_wait(condition: c_int, lock: c_int) owner(space.wait(number(condition)?, number(lock)?)?);
+    svm_signal(condition: c_int, lock: c_int) done(space.signal(number(condition)?, number(lock)?, false)?);
+    svm_broadcast(condition: c_int, lock: c_int) done(space.signal(number(condition)?, number(lock)?, true)?);
+    svm_touch(start: *const c_void, bytes: usize) done(space.touch(start.cast(), bytes)?);
 }
 
 #[unsafe(no_mangle)]

@@ -13,7 +13,7 @@
 
 use crate::Error;
 use crate::inbox::Messages;
-use crate::machine::wire::ToClient;
+use crate::machine::wire::{Call, ToClient};
 use crate::machine::{Client, Event, Shape};
 use crate::memory::{APPLIED, Memory, PAGE};
 use crate::node::{Came, Transport};
@@ -98,13 +98,16 @@ pub fn io_error(error: io::Error) -> Error {
 }
 
 impl Inner {
-    /// A call without an answer.
-    pub fn call(
-        &mut self,
-        call: impl FnOnce(&mut Client, &mut Transport) -> Result<(), crate::machine::Error>,
-    ) -> Result<(), Error> {
-        call(&mut self.client, &mut self.links)?;
-        Ok(())
+    /// A call that orders memory; what was written leaves for its home before a release.
+    pub fn call(&mut self, call: Call) -> Result<Option<usize>, Error> {
+        if call.releases() {
+            self.flush()?;
+        }
+        if call.is_answered() {
+            return self.ask(|client, links| client.call(call, links));
+        }
+        self.client.call(call, &mut self.links)?;
+        Ok(None)
     }
 
     /// A question, and its answer.
@@ -165,22 +168,8 @@ impl Inner {
         Ok(answer)
     }
 
-    pub fn lock(&mut self, lock: u32) -> Result<Option<usize>, Error> {
-        self.ask(|client, links| client.acquire(lock, links))
-    }
-
-    pub fn unlock(&mut self, lock: u32) -> Result<(), Error> {
-        self.flush()?;
-        self.call(|client, links| client.release(lock, links))
-    }
-
-    pub fn barrier(&mut self, barrier: u32, count: usize) -> Result<(), Error> {
-        self.flush()?;
-        self.ask(|client, links| client.arrive(barrier, count, links)).map(drop)
-    }
-
     /// All that was written leaves for its home.
-    pub fn flush(&mut self) -> Result<(), Error> {
+    fn flush(&mut self) -> Result<(), Error> {
         if self.protocol == Protocol::Aurc {
             self.flush_engine();
             return Ok(());

@@ -2,6 +2,7 @@
 
 use crate::fault::Handler;
 use crate::inbox::Messages;
+use crate::machine::wire::Call;
 use crate::machine::{Client, PAGES_MAX, PROCESSES_MAX, Shape};
 use crate::memory::{Memory, PAGE};
 use crate::node::Meeting;
@@ -225,57 +226,44 @@ impl Svm {
         self.look(|inner| inner.memory.base() as *mut u8)
     }
 
+    fn call(&self, call: Call) -> Result<Option<usize>, Error> {
+        self.enter(|inner| inner.call(call))
+    }
+
     /// Acquires a lock. `Some`: that process died while it held it.
     pub fn lock(&self, lock: u32) -> Result<Option<usize>, Error> {
-        object(lock)?;
-        self.enter(|inner| inner.lock(lock))
+        self.call(Call::Acquire { lock: object(lock)? })
     }
 
     /// Releases a lock.
     pub fn unlock(&self, lock: u32) -> Result<(), Error> {
-        object(lock)?;
-        self.enter(|inner| inner.unlock(lock))
+        self.call(Call::Release { lock: object(lock)? }).map(drop)
     }
 
     /// Waits until `count` processes have arrived at the barrier.
     pub fn barrier(&self, barrier: u32, count: usize) -> Result<(), Error> {
-        object(barrier)?;
-        self.enter(|inner| inner.barrier(barrier, count))
+        self.call(Call::Arrive { barrier: object(barrier)?, count }).map(drop)
     }
 
     /// Gives a flag a value.
     pub fn set_flag(&self, flag: u32, value: u64) -> Result<(), Error> {
-        object(flag)?;
-        self.enter(|inner| {
-            inner.flush()?;
-            inner.call(|client, links| client.set(flag, value, links))
-        })
+        self.call(Call::Set { flag: object(flag)?, value }).map(drop)
     }
 
     /// Waits until a flag is at least `value`.
     pub fn wait_flag(&self, flag: u32, value: u64) -> Result<(), Error> {
-        object(flag)?;
-        self.enter(|inner| inner.ask(|client, links| client.wait(flag, value, links)).map(drop))
+        self.call(Call::Wait { flag: object(flag)?, value }).map(drop)
     }
 
     /// Releases the lock, waits for a signal, and acquires it again. `Some`: that process died meanwhile.
     pub fn wait(&self, condition: u32, lock: u32) -> Result<Option<usize>, Error> {
-        object(condition)?;
-        object(lock)?;
-        self.enter(|inner| {
-            inner.flush()?;
-            inner.ask(|client, links| client.wait_condition(condition, lock, links))
-        })
+        self.call(Call::WaitCondition { condition: object(condition)?, lock: object(lock)? })
     }
 
-    /// Wakes one process that waits for the condition, or all.
+    /// Wakes one process that waits for the condition, or all. The caller holds the lock.
     pub fn signal(&self, condition: u32, lock: u32, all: bool) -> Result<(), Error> {
-        object(condition)?;
-        object(lock)?;
-        self.enter(|inner| {
-            inner.flush()?;
-            inner.call(|client, links| client.signal(condition, lock, all, links))
-        })
+        self.call(Call::Signal { condition: object(condition)?, lock: object(lock)?, all })
+            .map(drop)
     }
 
     /// A block of zeros at a multiple of `align`, for the caller alone until it tells others. It stays until
@@ -346,9 +334,9 @@ impl Svm {
     pub fn leave(mut self) -> Result<(), Error> {
         let left = self.enter(|inner| {
             while let Some(lock) = inner.client.held() {
-                inner.unlock(lock)?;
+                inner.call(Call::Release { lock })?;
             }
-            inner.barrier(LEAVING, inner.shape.processes)
+            inner.call(Call::Arrive { barrier: LEAVING, count: inner.shape.processes }).map(drop)
         });
         self.end();
         left
@@ -376,9 +364,9 @@ impl Drop for Svm {
     }
 }
 
-fn object(number: u32) -> Result<(), Error> {
+fn object(number: u32) -> Result<u32, Error> {
     match number < OBJECTS {
-        true => Ok(()),
+        true => Ok(number),
         false => Err(Error::Misuse(format!("object {number}: there are {OBJECTS} of each kind"))),
     }
 }

@@ -113,7 +113,7 @@ fn a_release_by_another_than_the_owner_is_refused() {
     give(&mut server, 0, &release, &mut sent).unwrap();
     assert_eq!(receivers(&mut sent), [2]);
     let mut client = Client::new(SHAPE, 0);
-    assert!(matches!(client.release(1, &mut sent), Err(Error::Misuse(_))));
+    assert!(matches!(client.call(Call::Release { lock: 1 }, &mut sent), Err(Error::Misuse(_))));
     assert!(sent.0.is_empty());
 }
 
@@ -128,7 +128,10 @@ fn a_signal_without_its_lock_is_refused() {
     assert!(matches!(give(&mut server, 2, &signal, &mut sent), Err(Error::Misuse(_))));
     assert!(sent.0.is_empty(), "nobody is woken");
     let mut client = Client::new(SHAPE, 2);
-    assert!(matches!(client.signal(1, 1, true, &mut sent), Err(Error::Misuse(_))));
+    assert!(matches!(
+        client.call(Call::Signal { condition: 1, lock: 1, all: true }, &mut sent),
+        Err(Error::Misuse(_))
+    ));
     assert!(sent.0.is_empty());
 }
 
@@ -151,7 +154,7 @@ fn homes_of_other_pages_than_were_asked_for_end_the_question() {
 #[test]
 fn a_wrong_notice_hides_no_other() {
     let (mut client, mut sent) = (Client::new(SHAPE, 0), Sent::default());
-    client.acquire(1, &mut sent).unwrap();
+    client.call(Call::Acquire { lock: 1 }, &mut sent).unwrap();
     let notice = |page: u32, home| {
         let (interval, page, count) = (1.into(), page.into(), 1.into());
         Notice { interval, page, count, home, writer: 3 }
@@ -179,8 +182,8 @@ fn a_client_that_asks_twice_is_refused() {
     }
     assert!(sent.0.is_empty());
     let mut client = Client::new(SHAPE, 0);
-    client.wait(1, 1, &mut sent).unwrap();
-    assert!(matches!(client.acquire(1, &mut sent), Err(Error::Misuse(_))));
+    client.call(Call::Wait { flag: 1, value: 1 }, &mut sent).unwrap();
+    assert!(matches!(client.call(Call::Acquire { lock: 1 }, &mut sent), Err(Error::Misuse(_))));
     assert_eq!(receivers(&mut sent), [1]);
 }
 
@@ -310,10 +313,11 @@ fn hostile_servers_neither_stop_a_client_nor_fill_its_memory() {
             _ = match rng.below(8) {
                 0 => client.ask_home(page..page + 1, object as usize % 4, &mut sent),
                 1 => client.fetch(page, &mut sent),
-                2 => client.acquire(object, &mut sent),
-                3 => client.release(object, &mut sent),
-                4 => client.arrive(object, 4, &mut sent),
-                5 => client.wait_condition(object, object + 1, &mut sent),
+                2 => client.call(Call::Acquire { lock: object }, &mut sent),
+                3 => client.call(Call::Release { lock: object }, &mut sent),
+                4 => client.call(Call::Arrive { barrier: object, count: 4 }, &mut sent),
+                5 => client
+                    .call(Call::WaitCondition { condition: object, lock: object + 1 }, &mut sent),
                 6 => client.diff(page, 3, &[1, 2], &mut sent),
                 _ => client.wrote(page),
             };
@@ -338,7 +342,7 @@ fn hostile_servers_neither_stop_a_client_nor_fill_its_memory() {
 #[test]
 fn endless_notices_before_an_answer_become_all_pages() {
     let (mut client, mut sent) = (Client::new(SHAPE, 0), Sent::default());
-    client.acquire(1, &mut sent).unwrap();
+    client.call(Call::Acquire { lock: 1 }, &mut sent).unwrap();
     for interval in 1..10_000_u64 {
         let page = (interval % 1000) as u32;
         let (interval, page, count) = (interval.into(), page.into(), 1.into());
@@ -364,7 +368,7 @@ fn a_page_is_not_read_at_its_home_while_own_differences_are_on_their_way() {
     sent.take();
     client.diff(0, 0, &[1], &mut sent).unwrap();
     assert!(!client.may_read(0, |_| u64::MAX) && client.may_read(1, |_| 0));
-    client.set(1, 1, &mut sent).unwrap();
+    client.call(Call::Set { flag: 1, value: 1 }, &mut sent).unwrap();
     assert!(!client.may_read(0, |_| 0) && !client.may_read(1, |_| 0));
     assert!(client.may_read(0, |writer| u64::from(writer == 0)));
 }
@@ -402,7 +406,7 @@ fn a_miss_does_not_allocate() {
 #[test]
 fn a_lock_is_given_back_if_bytes_at_home_here_are_lost() {
     let (mut client, mut sent) = (Client::new(SHAPE, 0), Sent::default());
-    client.acquire(1, &mut sent).unwrap();
+    client.call(Call::Acquire { lock: 1 }, &mut sent).unwrap();
     let (interval, page, count) = (5.into(), 7.into(), 1.into());
     let notices = [Notice { interval, page, count, home: 0, writer: 3 }];
     client.take(1, ToClient::Notices(&notices), &mut sent).unwrap();
@@ -418,5 +422,5 @@ fn a_lock_is_given_back_if_bytes_at_home_here_are_lost() {
     let [(1, release)] = &sent.take()[..] else { panic!("no release") };
     let release = ToServer::decode(release, &SHAPE).unwrap();
     assert!(matches!(release, ToServer::Sync { call: Call::Release { lock: 1 }, .. }));
-    assert!(matches!(client.release(1, &mut sent), Err(Error::Misuse(_))));
+    assert!(matches!(client.call(Call::Release { lock: 1 }, &mut sent), Err(Error::Misuse(_))));
 }

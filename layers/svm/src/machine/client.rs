@@ -208,63 +208,9 @@ impl Client {
         Ok(())
     }
 
-    /// Acquires a lock that this process does not hold. A question: [`Event::Ordered`].
-    pub fn acquire(&mut self, lock: u32, links: &mut impl Links) -> Result<(), Error> {
-        self.call(Call::Acquire { lock }, links)
-    }
-
     /// A lock that this process holds.
     pub fn held(&self) -> Option<u32> {
         self.held.iter().next().copied()
-    }
-
-    /// Releases a lock that this process holds. `Died`: its manager died; the lock is no longer held.
-    pub fn release(&mut self, lock: u32, links: &mut impl Links) -> Result<(), Error> {
-        self.call(Call::Release { lock }, links)
-    }
-
-    /// Waits until `count` processes are at the barrier. A question: [`Event::Ordered`]. After any death
-    /// it fails.
-    pub fn arrive(
-        &mut self,
-        barrier: u32,
-        count: usize,
-        links: &mut impl Links,
-    ) -> Result<(), Error> {
-        self.call(Call::Arrive { barrier, count }, links)
-    }
-
-    /// Gives the flag a value.
-    pub fn set(&mut self, flag: u32, value: u64, links: &mut impl Links) -> Result<(), Error> {
-        self.call(Call::Set { flag, value }, links)
-    }
-
-    /// Waits until the flag's value, 0 at first, is at least `value`. A question: [`Event::Ordered`]. If it
-    /// is not yet, it fails after any death.
-    pub fn wait(&mut self, flag: u32, value: u64, links: &mut impl Links) -> Result<(), Error> {
-        self.call(Call::Wait { flag, value }, links)
-    }
-
-    /// Releases the lock, which this process holds, waits for a signal, and acquires it again. A question:
-    /// [`Event::Ordered`]. After any death it fails, or is ordered with that process: the lock is held.
-    pub fn wait_condition(
-        &mut self,
-        condition: u32,
-        lock: u32,
-        links: &mut impl Links,
-    ) -> Result<(), Error> {
-        self.call(Call::WaitCondition { condition, lock }, links)
-    }
-
-    /// Wakes the process that waits longest for the condition with that lock, or all. This process holds the lock.
-    pub fn signal(
-        &mut self,
-        condition: u32,
-        lock: u32,
-        all: bool,
-        links: &mut impl Links,
-    ) -> Result<(), Error> {
-        self.call(Call::Signal { condition, lock, all }, links)
     }
 
     /// Takes a message of a server: `None` if it is no answer yet. After an error the peer is not to be
@@ -300,9 +246,12 @@ impl Client {
                 Event::Ordered { dead }
             }
             (Question::Call(_), ToClient::Notices(notices)) => {
-                // One that is wrong hides no other.
-                let taken = notices.iter().map(|notice| self.take_notice(notice));
-                return taken.fold(Ok(None), |all, taken| all.and(taken.map(|()| None)));
+                let mut taken = Ok(());
+                for notice in notices {
+                    // One that is wrong hides no other.
+                    taken = taken.and(self.take_notice(notice));
+                }
+                return taken.map(|()| None);
             }
             (Question::Call(call), ToClient::Done { all, everyone, dead, known }) => {
                 self.take_vector(from, known, all, everyone);
@@ -323,7 +272,7 @@ impl Client {
             (question, ToClient::Died(process)) => {
                 if let Question::Settle { call: Call::Acquire { lock }, .. } = question {
                     self.question = None;
-                    _ = self.release(lock, links);
+                    _ = self.call(Call::Release { lock }, links);
                 }
                 self.learn_death(process)
             }
@@ -423,16 +372,9 @@ impl Client {
         Ok(())
     }
 
-    fn call(&mut self, call: Call, links: &mut impl Links) -> Result<(), Error> {
-        let (object, releases, answered) = match call {
-            Call::Acquire { lock } => (lock, false, true),
-            Call::Release { lock } => (lock, true, false),
-            Call::Arrive { barrier, .. } => (barrier, true, true),
-            Call::Set { flag, .. } => (flag, true, false),
-            Call::Wait { flag, .. } => (flag, false, true),
-            Call::WaitCondition { lock, .. } => (lock, true, true),
-            Call::Signal { lock, .. } => (lock, true, false),
-        };
+    /// A call that orders memory. A question, if the call [has an answer](Call::is_answered):
+    /// [`Event::Ordered`]. `Died`: its manager died; after a release the lock is no longer held.
+    pub fn call(&mut self, call: Call, links: &mut impl Links) -> Result<(), Error> {
         self.check(call)?;
         if self.question.is_some() {
             return Err(Error::Misuse("a call before the answer to the last one"));
@@ -440,17 +382,17 @@ impl Client {
         if let Call::Release { lock } = call {
             self.held.remove(&lock);
         }
-        if releases {
+        if call.releases() {
             self.close(links);
         }
-        let to = self.shape.manager(object);
+        let to = self.shape.manager(call.object());
         if self.dead[to] {
             return Err(Error::Died(to));
         }
         let n = self.shape.processes;
         let told = &mut self.told[to * n..][..n];
         let mut all = false;
-        if releases {
+        if call.releases() {
             all = self.log.since(told, &mut self.notices);
             for notices in self.notices.chunks(NOTICES_MAX) {
                 links.send(to, &ToServer::Notices(notices));
@@ -459,7 +401,7 @@ impl Client {
         }
         let known: Vec<U64> = self.log.known.iter().map(|&it| it.into()).collect();
         links.send(to, &ToServer::Sync { call, all, known: &known });
-        if answered {
+        if call.is_answered() {
             self.question = Some((to, Question::Call(call)));
         }
         Ok(())
@@ -547,8 +489,10 @@ impl Client {
             return Ok(());
         }
         let pages = notice.page.get()..notice.page.get() + u32::from(notice.count.get());
-        let learnt = pages.clone().map(|page| self.learn(page, notice.home));
-        let learnt = learnt.fold(Ok(()), |all, learnt| all.and(learnt));
+        let mut learnt = Ok(());
+        for page in pages.clone() {
+            learnt = learnt.and(self.learn(page, notice.home));
+        }
         self.log.add(notice);
         // A home's own stores are in its memory before anything else tells of them.
         if home != writer {

@@ -225,19 +225,12 @@ impl Server {
         known: &[U64],
         host: &mut impl Host,
     ) -> Result<(), Error> {
-        let (Call::Acquire { lock: object }
-        | Call::Release { lock: object }
-        | Call::Arrive { barrier: object, .. }
-        | Call::Set { flag: object, .. }
-        | Call::Wait { flag: object, .. }
-        | Call::WaitCondition { lock: object, .. }
-        | Call::Signal { lock: object, .. }) = call;
-        if self.shape.manager(object) != self.me {
+        if self.shape.manager(call.object()) != self.me {
             return Err(Error::Malformed("an object of another manager"));
         }
         self.check_idle(from)?;
         let known = known.iter().map(|interval| interval.get());
-        if !matches!(call, Call::Acquire { .. } | Call::Wait { .. }) {
+        if call.releases() {
             self.log.complete(known.clone(), all);
         }
         let known = known.collect();
@@ -256,7 +249,14 @@ impl Server {
                 self.grant(lock, host);
                 Ok(())
             }
-            Call::Release { lock } if owner(lock) != Some(from) => {
+            Call::Release { lock }
+            | Call::Signal { lock, .. }
+            | Call::WaitCondition { lock, .. }
+                if owner(lock) != Some(from) =>
+            {
+                if call.is_answered() {
+                    host.send(from, &ToClient::Misuse);
+                }
                 Err(Error::Misuse("a lock that its client does not hold"))
             }
             Call::Release { lock } => {
@@ -290,10 +290,6 @@ impl Server {
                 }
                 Ok(())
             }
-            Call::WaitCondition { lock, .. } if owner(lock) != Some(from) => {
-                host.send(from, &ToClient::Misuse);
-                Err(Error::Misuse("a lock that its client does not hold"))
-            }
             Call::WaitCondition { condition, lock } => {
                 match dead {
                     Some(dead) => host.send(from, &ToClient::Died(dead)),
@@ -304,9 +300,6 @@ impl Server {
                     }
                 }
                 Ok(())
-            }
-            Call::Signal { lock, .. } if owner(lock) != Some(from) => {
-                Err(Error::Misuse("a lock that its client does not hold"))
             }
             Call::Signal { condition, lock, all } => {
                 let question = Question::Condition { condition, lock };

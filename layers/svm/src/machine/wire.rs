@@ -85,38 +85,46 @@ pub const RUN_BYTES: usize = size_of::<Run>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Call {
-    Acquire {
-        lock: u32,
-    },
-    /// Has no answer.
-    Release {
-        lock: u32,
-    },
-    Arrive {
-        barrier: u32,
-        count: usize,
-    },
-    /// Has no answer.
-    Set {
-        flag: u32,
-        value: u64,
-    },
-    /// Until the flag's value is as large.
-    Wait {
-        flag: u32,
-        value: u64,
-    },
-    /// Releases the lock, and acquires it again after a signal.
-    WaitCondition {
-        condition: u32,
-        lock: u32,
-    },
-    /// Has no answer.
-    Signal {
-        condition: u32,
-        lock: u32,
-        all: bool,
-    },
+    /// A lock that the caller does not hold.
+    Acquire { lock: u32 },
+    /// A lock that the caller holds.
+    Release { lock: u32 },
+    /// Until `count` processes are at the barrier. After any death it fails.
+    Arrive { barrier: u32, count: usize },
+    /// Gives a flag, 0 at first, a value.
+    Set { flag: u32, value: u64 },
+    /// Until the flag's value is as large. If it is not yet, it fails after any death.
+    Wait { flag: u32, value: u64 },
+    /// Releases the lock, which the caller holds, and acquires it again after a signal. After any death it
+    /// fails, or is ordered with that process: the lock is held.
+    WaitCondition { condition: u32, lock: u32 },
+    /// Wakes the process that waits longest for the condition with that lock, which the caller holds, or all.
+    Signal { condition: u32, lock: u32, all: bool },
+}
+
+impl Call {
+    /// Its manager is asked; a condition variable is with its lock.
+    pub fn object(&self) -> u32 {
+        use Call::{Acquire, Arrive, Release, Set, Signal, Wait, WaitCondition};
+        let (Acquire { lock: object }
+        | Release { lock: object }
+        | WaitCondition { lock: object, .. }
+        | Signal { lock: object, .. }
+        | Arrive { barrier: object, .. }
+        | Set { flag: object, .. }
+        | Wait { flag: object, .. }) = *self;
+        object
+    }
+
+    /// The caller's stores are told.
+    pub fn releases(&self) -> bool {
+        !matches!(self, Self::Acquire { .. } | Self::Wait { .. })
+    }
+
+    /// It has an answer.
+    pub fn is_answered(&self) -> bool {
+        !matches!(self, Self::Release { .. } | Self::Set { .. } | Self::Signal { .. })
+    }
 }
 
 /// From a client.

@@ -13,7 +13,7 @@ mod programs;
 use programs::{Op, Rng, programs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use hamlyn_svm::machine::wire::{STRIPE, ToClient, ToServer};
+use hamlyn_svm::machine::wire::{Call, STRIPE, ToClient, ToServer};
 use hamlyn_svm::machine::{Client, Error, Event, Host, Links, Server, Shape};
 
 const PAGE_BYTES: usize = 64;
@@ -346,9 +346,11 @@ impl Simulation {
                 (None, _) => {
                     process.state = State::Waiting;
                     let called = match op {
-                        Op::Acquire(lock) => client.acquire(lock, &mut out),
-                        Op::Arrive(barrier, count) => client.arrive(barrier, count, &mut out),
-                        Op::Wait(flag, value) => client.wait(flag, value, &mut out),
+                        Op::Acquire(lock) => client.call(Call::Acquire { lock }, &mut out),
+                        Op::Arrive(barrier, count) => {
+                            client.call(Call::Arrive { barrier, count }, &mut out)
+                        }
+                        Op::Wait(flag, value) => client.call(Call::Wait { flag, value }, &mut out),
                         _ => unreachable!(),
                     };
                     self.called(me, called);
@@ -366,12 +368,12 @@ impl Simulation {
         }
         match op {
             Op::Release(lock) => {
-                let called = client.release(lock, &mut out);
+                let called = client.call(Call::Release { lock }, &mut out);
                 process.at += 1;
                 self.called(me, called);
             }
             Op::Set(flag, value) => {
-                let called = client.set(flag, value, &mut out);
+                let called = client.call(Call::Set { flag, value }, &mut out);
                 process.at += 1;
                 self.called(me, called);
             }
@@ -412,7 +414,9 @@ impl Simulation {
                 let process = &mut self.processes[me];
                 process.state = State::Waiting;
                 let mut out = Out(&mut self.up[me]);
-                let called = process.client.wait_condition(0, TURNS, &mut out);
+                let called = process
+                    .client
+                    .call(Call::WaitCondition { condition: 0, lock: TURNS }, &mut out);
                 self.called(me, called);
             }
             Op::NextTurn(variable, turn) => {
@@ -420,7 +424,10 @@ impl Simulation {
                     self.flush(me);
                     let process = &mut self.processes[me];
                     process.at += 1;
-                    let called = process.client.signal(0, TURNS, true, &mut Out(&mut self.up[me]));
+                    let called = process.client.call(
+                        Call::Signal { condition: 0, lock: TURNS, all: true },
+                        &mut Out(&mut self.up[me]),
+                    );
                     self.called(me, called);
                 }
             }

@@ -53,31 +53,31 @@ pub struct Envelope<'a> {
 
 impl<'a> Envelope<'a> {
     /// For a message with this ticket.
-    #[inline(always)]
+    #[inline]
     pub fn new(ticket: &'a Ticket) -> Self {
         Self { ticket, metadata: &[], word: 0, link: None, terminus: None }
     }
 
     /// User metadata, up to 60 bytes. A message in fast mode has none.
-    #[inline(always)]
+    #[inline]
     pub fn metadata(self, metadata: &'a [u8]) -> Self {
         Self { metadata, ..self }
     }
 
     /// The word of a message in fast mode, which arrives in the notification.
-    #[inline(always)]
+    #[inline]
     pub fn word(self, word: u32) -> Self {
         Self { word, ..self }
     }
 
     /// Over this link, and only if it leads to the ticket's destination.
-    #[inline(always)]
+    #[inline]
     pub fn over(self, link: LinkId) -> Self {
         Self { link: Some(link), ..self }
     }
 
     /// As a message of this terminus, behind those of its own that wait.
-    #[inline(always)]
+    #[inline]
     pub fn from(self, terminus: TerminusId) -> Self {
         Self { terminus: Some(terminus), ..self }
     }
@@ -101,7 +101,7 @@ impl From<Notification> for ReceivedLine {
 }
 
 impl ReceivedLine {
-    #[inline(always)]
+    #[inline]
     fn of(handed: Handed) -> Self {
         let line = handed.words().map(|words| {
             let mut line = [0; 16];
@@ -254,7 +254,7 @@ impl Node {
     /// lie inside the ticket. The other errors are those of [`send`](Self::send), and leave the same
     /// state.
     // Always: where the caller's length is a constant, the copy into the line is two moves.
-    #[inline(always)]
+    #[inline]
     pub fn send_prepared_at(
         &mut self,
         prepared: &PreparedTicket,

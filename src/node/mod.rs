@@ -315,7 +315,7 @@ impl Node {
         Ok(node)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn check_fork(&self) -> Result<(), Forked> {
         if self.fork_guard.is_parent() { Ok(()) } else { Err(Forked) }
     }

@@ -280,7 +280,7 @@ impl Node {
 
     /// The next notification of a queue whose consuming end the caller has, if one is there or can
     /// be taken straight from a ring; takes no turn.
-    #[inline(always)]
+    #[inline]
     pub fn take(
         &mut self,
         queue: QueueId,

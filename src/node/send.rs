@@ -97,7 +97,7 @@ pub(crate) enum Advanced {
 
 impl Node {
     /// The link that leads to `destination`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn route(&mut self, destination: NodeId) -> Result<usize, NodeSendError> {
         match self.routes.again(&destination) {
             Some(index) => Ok(index as usize),
@@ -190,7 +190,7 @@ impl Node {
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, false)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn leads_to(&self, link: LinkId, destination: NodeId) -> bool {
         matches!(self.links.get(link.index as usize),
             Some(Some(found)) if found.leads_to(link, destination))
@@ -411,7 +411,7 @@ impl Node {
     }
 
     /// Sends a message over the link at `index` if it can be taken now.
-    #[inline(always)]
+    #[inline]
     fn begin_over(
         &mut self,
         terminus: TerminusId,

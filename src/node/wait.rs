@@ -102,7 +102,7 @@ impl Node {
     /// at most for `timeout`. `look` gets the number of packets that the turn before it took; it
     /// names the link on which it waits for room, if it does. `at_once` returns a result that needs
     /// no turn.
-    #[inline(always)]
+    #[inline]
     pub(super) fn wait_until<R>(
         &mut self,
         timeout: Option<Duration>,

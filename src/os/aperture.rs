@@ -178,7 +178,7 @@ impl Pages {
             && self.memory.write().unwrap_or_else(PoisonError::into_inner).take().is_some()
     }
 
-    #[inline(always)]
+    #[inline]
     fn with<R>(&self, body: impl FnOnce(&RegionLines) -> R) -> Result<R, AccessError> {
         if !self.guard.is_parent() {
             return Err(AccessError::Forked);
@@ -193,7 +193,7 @@ impl Pages {
 
     /// The other host's pages, if the owner is on one. A release does not wait for operations on
     /// them.
-    #[inline(always)]
+    #[inline]
     fn far(&self) -> Result<Option<Arc<dyn FarPages>>, AccessError> {
         if self.is_far { self.find_far().map(Some) } else { Ok(None) }
     }

@@ -76,7 +76,7 @@ unsafe impl<T: Send> Send for Lock<T> {}
 
 /// A number that no other living thread has, and that is not 0.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
-#[inline(always)]
+#[inline]
 fn this_thread() -> u64 {
     let block: u64;
     // SAFETY: by the ABI for thread-local storage on x86-64, the word at fs:0 is the address of the
@@ -91,7 +91,7 @@ fn this_thread() -> u64 {
 
 /// The same, for platforms without access to a thread's own word.
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
-#[inline(always)]
+#[inline]
 fn this_thread() -> u64 {
     std::thread_local! {
         static MARK: u8 = const { 0 };
@@ -109,7 +109,7 @@ impl<T> Lock<T> {
     }
 
     /// The value, if no thread has it.
-    #[inline(always)]
+    #[inline]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         let bias = self.latest();
         if bias.enter(this_thread(), Barrier::Asymmetric) {
@@ -118,7 +118,7 @@ impl<T> Lock<T> {
         self.try_lock_mutex()
     }
 
-    #[inline(always)]
+    #[inline]
     fn latest(&self) -> &Bias {
         &self.biases[self.latest.load(Ordering::Relaxed) % OWNERS_MAX]
     }
@@ -222,7 +222,7 @@ impl<T> Lock<T> {
 }
 
 impl<'a, T> LockGuard<'a, T> {
-    #[inline(always)]
+    #[inline]
     fn new(lock: &'a Lock<T>, held: LockHold<'a>) -> Self {
         Self { lock, held, value: PhantomData }
     }
@@ -257,7 +257,7 @@ impl<'a, T> LockGuard<'a, T> {
 
 impl<T> Deref for LockGuard<'_, T> {
     type Target = T;
-    #[inline(always)]
+    #[inline]
     fn deref(&self) -> &T {
         // SAFETY: this guard is the only one, as said at `Sync`, and is borrowed.
         unsafe { &*self.lock.value.get() }
@@ -265,7 +265,7 @@ impl<T> Deref for LockGuard<'_, T> {
 }
 
 impl<T> DerefMut for LockGuard<'_, T> {
-    #[inline(always)]
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard is the only one, as said at `Sync`, and is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
@@ -273,7 +273,7 @@ impl<T> DerefMut for LockGuard<'_, T> {
 }
 
 impl<T> Drop for LockGuard<'_, T> {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         if let LockHold::Bias(bias) = self.held {
             bias.leave();

@@ -122,7 +122,7 @@ pub(crate) fn yield_now() {
 /// A place where another thread may come first at the worst time, and does in a simulation. The
 /// caller keeps its locks.
 #[cfg(feature = "tls")]
-#[inline(always)]
+#[inline]
 pub(crate) fn may_be_overtaken() {
     #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     super::sim::barrier();

@@ -295,7 +295,7 @@ impl Inbox {
     }
 
     /// Whether events wait. One load.
-    #[inline(always)]
+    #[inline]
     pub fn is_pending(&self) -> bool {
         self.guard.wants_attention()
     }

@@ -146,7 +146,7 @@ impl Stores {
         self.lines.start().as_ptr()
     }
 
-    #[inline(always)]
+    #[inline]
     fn check(&self, offset: u64, word: u64, writes: bool) -> Result<(), AccessError> {
         if offset > self.bytes.wrapping_sub(word)
             || self.bytes < word
@@ -157,7 +157,7 @@ impl Stores {
         self.check_use(writes)
     }
 
-    #[inline(always)]
+    #[inline]
     fn check_range(&self, offset: u64, length: u64, writes: bool) -> Result<(), AccessError> {
         if offset > self.bytes || length > self.bytes - offset {
             return Err(AccessError::OutOfBounds { offset, length, bytes: self.bytes });
@@ -165,7 +165,7 @@ impl Stores {
         self.check_use(writes)
     }
 
-    #[inline(always)]
+    #[inline]
     fn check_use(&self, writes: bool) -> Result<(), AccessError> {
         if !self.guard.is_parent() {
             return Err(AccessError::Forked);

@@ -129,7 +129,7 @@ impl AreaMemory {
 }
 
 impl AsRef<[u8]> for AreaMemory {
-    #[inline(always)]
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `bytes` bytes are mapped, initialized (to zero, by the kernel), and of this
         // process alone: no other can map private memory, and the caller that passed its own
@@ -139,7 +139,7 @@ impl AsRef<[u8]> for AreaMemory {
 }
 
 impl AsMut<[u8]> for AreaMemory {
-    #[inline(always)]
+    #[inline]
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed exclusively.
         unsafe { core::slice::from_raw_parts_mut(self.mapping.start.as_ptr(), self.bytes) }

@@ -465,7 +465,7 @@ impl RegionLines {
 }
 
 impl Lines for RegionLines {
-    #[inline(always)]
+    #[inline]
     fn lines(&self) -> &[Line] {
         // SAFETY: `count` lines lie behind `first` in a mapping that `self` keeps. The other
         // process may change them at any time, which is why a line is made of atomics; where the
@@ -487,7 +487,7 @@ unsafe impl Send for RegionWord {}
 unsafe impl Sync for RegionWord {}
 
 impl Word for RegionWord {
-    #[inline(always)]
+    #[inline]
     fn word(&self) -> &AtomicU64 {
         // SAFETY: the word lies, aligned, in a mapping that `self` keeps.
         unsafe { self.word.as_ref() }
@@ -517,19 +517,19 @@ impl ForkGuard {
     }
 
     /// Whether this is the process that made the guard, not a child of it.
-    #[inline(always)]
+    #[inline]
     pub fn is_parent(&self) -> bool {
         self.word.word().load(Ordering::Relaxed) & PARENT != 0
     }
 
     /// Whether it is, and nothing asks for attention.
-    #[inline(always)]
+    #[inline]
     pub fn is_parent_at_rest(&self) -> bool {
         self.word.word().load(Ordering::Relaxed) == PARENT
     }
 
     /// Whether something asks for attention.
-    #[inline(always)]
+    #[inline]
     pub fn wants_attention(&self) -> bool {
         self.word.word().load(Ordering::Relaxed) & ATTENTION != 0
     }

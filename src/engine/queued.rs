@@ -49,7 +49,7 @@ pub(crate) enum SendWay {
 
 impl Queued {
     /// Messages that wait.
-    #[inline(always)]
+    #[inline]
     pub fn total(&self) -> usize {
         self.total
     }

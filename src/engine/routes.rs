@@ -52,7 +52,7 @@ impl<N: Copy + Ord> Routes<N> {
 
     /// The link that was found last, if it leads to this node. (By reference: it is read in place,
     /// and costs the path of a message no register.)
-    #[inline(always)]
+    #[inline]
     pub fn again(&self, node: &N) -> Option<u32> {
         match self.last {
             Some((last, link)) if last == *node => Some(link),

@@ -146,7 +146,7 @@ impl Arming {
     }
 
     /// Something has arrived: the sender may have used its one signal.
-    #[inline(always)]
+    #[inline]
     pub fn has_taken(&mut self) {
         self.is_used = true;
     }

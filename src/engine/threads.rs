@@ -74,23 +74,23 @@ pub(crate) struct Threads {
 
 impl Threads {
     /// 0: no thread leads or follows, so there is none to notify.
-    #[inline(always)]
+    #[inline]
     pub fn others(&self) -> usize {
         self.asleep
     }
 
-    #[inline(always)]
+    #[inline]
     pub fn is_alone(&self) -> bool {
         self.asleep == 0
     }
 
     /// Whether a thread sleeps on the node's links for all.
-    #[inline(always)]
+    #[inline]
     pub fn has_leader(&self) -> bool {
         self.asleep & 1 == 1
     }
 
-    #[inline(always)]
+    #[inline]
     fn has_followers(&self) -> bool {
         self.asleep > 1
     }

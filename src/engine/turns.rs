@@ -162,13 +162,13 @@ impl Turns {
     }
 
     /// The link from which packets were taken last.
-    #[inline(always)]
+    #[inline]
     pub fn latest(&self) -> u32 {
         self.latest
     }
 
     /// The `i`th active link.
-    #[inline(always)]
+    #[inline]
     pub fn active(&self, i: usize) -> Option<u32> {
         self.active.get(i).copied()
     }
@@ -336,7 +336,7 @@ impl Turns {
     }
 
     /// A turn begins; returns whether it is a long one.
-    #[inline(always)]
+    #[inline]
     pub fn begin(&mut self) -> bool {
         self.attention -= 1;
         self.attention == 0
@@ -344,13 +344,13 @@ impl Turns {
 
     /// Whether a message may be handed over without a turn; [`handed_over`](Self::handed_over)
     /// follows if one was.
-    #[inline(always)]
+    #[inline]
     pub fn may_hand_over(&self) -> bool {
         self.attention > 1
     }
 
     /// A message was handed over, which counts as a turn.
-    #[inline(always)]
+    #[inline]
     pub fn handed_over(&mut self) {
         self.attention -= 1;
     }
@@ -386,7 +386,7 @@ pub(crate) trait TakesTurns {
     fn lines_taken(&self, link: u32) -> u64;
 
     /// Takes packets from every active link, within a turn's bounds. Returns their number.
-    #[inline(always)]
+    #[inline]
     fn look_at_active(&mut self) -> usize {
         if self.turns().active.len() > ALWAYS_ACTIVE {
             return self.look_at_many();

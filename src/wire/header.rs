@@ -90,7 +90,7 @@ pub struct Header {
 
 impl Header {
     /// The six words of the header; the low half of the first is left zero for the stamp.
-    #[inline(always)]
+    #[inline]
     #[allow(clippy::wrong_self_convention)] // Six words: not to be copied for it.
     pub fn to_words(&self) -> [u64; HEADER_WORDS] {
         [
@@ -105,7 +105,7 @@ impl Header {
 
     /// Decodes a private copy of six words. The second value is the reserved bits, together with
     /// flags that have no meaning; in a checked packet it is zero.
-    #[inline(always)]
+    #[inline]
     pub fn from_words(words: &[u64; HEADER_WORDS]) -> (Self, u32) {
         let flags = (words[5] >> 8) as u8;
         let header = Self {
@@ -126,14 +126,14 @@ impl Header {
 
     /// The words in which all packets of a flow are equal: destination and slot, entry and delta,
     /// key, and lengths and flags.
-    #[inline(always)]
+    #[inline]
     pub fn flow(&self) -> FlowWords {
         let [_, places, entry, key, _, rest] = self.to_words();
         [places, entry, key, rest as u32 as u64]
     }
 
     /// The header of a packet of a flow, and its reserved bits.
-    #[inline(always)]
+    #[inline]
     pub fn of_flow(flow: &FlowWords, varying: &Varying) -> (Self, u32) {
         let [places, entry, key, rest] = *flow;
         let Varying { offset, length, word } = *varying;
@@ -142,19 +142,19 @@ impl Header {
     }
 
     /// The rest of the header: that in which packets of a flow differ.
-    #[inline(always)]
+    #[inline]
     pub fn varying(&self) -> Varying {
         Varying { offset: self.offset, length: self.length, word: self.word }
     }
 
     /// The layout of this packet's body behind a whole header.
-    #[inline(always)]
+    #[inline]
     pub fn layout(&self) -> BodyLayout {
         BodyLayout::new(HEADER_WORDS, self.body_bytes())
     }
 
     /// Bytes of metadata and data.
-    #[inline(always)]
+    #[inline]
     pub fn body_bytes(&self) -> u64 {
         self.metadata_len as u64 + self.length as u64
     }
@@ -186,7 +186,7 @@ pub struct BodyLayout {
 impl BodyLayout {
     /// Behind a header of `header_words`; for any number of bytes below 2^33, also hostile ones,
     /// without overflow.
-    #[inline(always)]
+    #[inline]
     pub fn new(header_words: usize, body_bytes: u64) -> Self {
         let at = if body_bytes < ALIGNED_MIN { header_words * 8 } else { LINE_BYTES };
         Self { at, lines: (at as u64 + body_bytes).div_ceil(LINE_BYTES as u64) }

@@ -16,7 +16,7 @@ impl NodeId {
     /// // Packets carry half of the id: enough to find a link, but no proof of identity.
     /// assert_eq!(NodeId(0x0123_4567_89ab_cdef).destination(), Destination(0x89ab_cdef));
     /// ```
-    #[inline(always)]
+    #[inline]
     pub const fn destination(self) -> Destination {
         Destination(self.0 as u32)
     }

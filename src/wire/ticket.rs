@@ -169,7 +169,7 @@ impl Ticket {
     }
 
     /// Whether these bytes are a ticket.
-    #[inline(always)]
+    #[inline]
     pub fn check(bytes: &[u8; TICKET_BYTES]) -> Result<(), TicketError> {
         let flags = u32_at(bytes, 40) >> 16;
         let (base, bound) = bounds(bytes);
@@ -181,7 +181,7 @@ impl Ticket {
 
     /// Decodes bytes that have passed [`check`](Self::check). The two are separate because a ticket
     /// that comes out of a `Result` is stored piece by piece and read whole, which stalls.
-    #[inline(always)]
+    #[inline]
     pub fn from_checked(bytes: &[u8; TICKET_BYTES]) -> Self {
         let (base, bound) = bounds(bytes);
         Self {
@@ -282,19 +282,19 @@ pub struct TicketBytes<'a>(&'a [u8; TICKET_BYTES]);
 #[cfg(feature = "unstable-internals")]
 impl<'a> TicketBytes<'a> {
     /// From bytes that any sender may have written.
-    #[inline(always)]
+    #[inline]
     pub fn new(bytes: &'a [u8; TICKET_BYTES]) -> Self {
         Self(bytes)
     }
 
     /// The interface that receives.
-    #[inline(always)]
+    #[inline]
     pub fn destination(&self) -> NodeId {
         NodeId(u64_at(self.0, 0))
     }
 
     /// Whether the bytes are a ticket, as in [`Ticket::check`], that allows `bytes` data bytes.
-    #[inline(always)]
+    #[inline]
     pub fn allows(&self, bytes: u32) -> bool {
         let (base, bound) = bounds(self.0);
         let flags = u32_at(self.0, 40) >> 16;
@@ -303,38 +303,38 @@ impl<'a> TicketBytes<'a> {
     }
 
     /// Actions on completion of the message.
-    #[inline(always)]
+    #[inline]
     pub fn flags(&self) -> Flags {
         Flags::from_bits_truncate(self.0[42])
     }
 
     /// The words of the header of a message of one packet without metadata, as in
     /// [`Header::flow`](super::Header::flow).
-    #[inline(always)]
+    #[inline]
     pub fn flow(&self) -> FlowWords {
         let pair = |low, high| u32_at(self.0, low) as u64 | (u32_at(self.0, high) as u64) << 32;
         [pair(0, 8), pair(12, 24), u64_at(self.0, 16), (self.0[42] as u64) << 8]
     }
 
     /// The first byte that may be written, from the slot's base.
-    #[inline(always)]
+    #[inline]
     pub fn base(&self) -> u64 {
         bounds(self.0).0
     }
 }
 
-#[inline(always)]
+#[inline]
 fn u32_at(bytes: &[u8; TICKET_BYTES], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
 }
 
-#[inline(always)]
+#[inline]
 fn u64_at(bytes: &[u8; TICKET_BYTES], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
 }
 
 /// Base and bound.
-#[inline(always)]
+#[inline]
 fn bounds(bytes: &[u8; TICKET_BYTES]) -> (u64, u64) {
     (u64_at(bytes, 28) & BOUND_MAX, u64_at(bytes, 34) >> 8)
 }

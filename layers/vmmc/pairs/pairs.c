@@ -1,11 +1,14 @@
 #include "pairs.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* An update of so many bytes is one packet: it is there, or not. */
 #define AT_ONCE 4000
+/* Where there is no room others run so many times before this rank sleeps. */
+#define YIELDS 100
 
 static struct pairs_counts sent;
 
@@ -68,7 +71,7 @@ void pairs_never_wait(struct pairs *pairs) {
 /* Keeps why the pair is at its end. */
 static int done(struct pairs *pairs, struct pair *pair, int result) {
     if (result == VMMC_TIMED_OUT && pairs->ms == 0)
-        pairs->is_full = 1;
+        pairs->fulls++;
     else if (result < 0 && !pair->error)
         pair->error = result;
     return result;
@@ -87,7 +90,10 @@ static int put(struct pairs *pairs, int rank, uint64_t at, const void *data, uin
         return result;
     }
     int result = done(pairs, pair, vmmc_send(pair->proxy, at, data, bytes, pairs->ms));
-    if (result == 0) sent.deliberate_bytes += bytes;
+    if (result == 0) {
+        sent.deliberate_bytes += bytes;
+        pairs->yields = 0;
+    }
     return result;
 }
 
@@ -175,8 +181,13 @@ int pairs_ended(struct pairs *pairs, int rank) {
 }
 
 int pairs_wait(struct pairs *pairs, int ms) {
-    int is_full = pairs->is_full && (ms < 0 || ms > 1);
-    pairs->is_full = 0;
+    int is_full = pairs->fulls > pairs->fulls_seen && (ms < 0 || ms > 1);
+    pairs->fulls_seen = pairs->fulls;
+    if (is_full && ++pairs->yields < YIELDS) {
+        pairs_poll(pairs);
+        sched_yield();
+        return 0;
+    }
     int result = vmmc_wait_until(pairs->vmmc, look, pairs, is_full ? 1 : ms);
     return is_full && result == VMMC_TIMED_OUT ? 0 : result;
 }

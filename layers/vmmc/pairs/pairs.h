@@ -36,7 +36,8 @@ struct pairs {
     int rank, size;
     int ms; /* of updates: -1, or 0 */
     uint64_t bytes; /* of the rings of a pair */
-    int is_full;    /* a link had no room since the last pairs_wait */
+    uint64_t fulls, fulls_seen; /* updates without room, and those before the last pairs_wait */
+    int yields;                 /* since the last update with room */
     struct pair *of;
 };
 

@@ -111,10 +111,14 @@ static void identify(struct transport *to, struct rpc_msg *message) {
     XDR xdrs;
     message->rm_call.cb_verf = (struct opaque_auth){.oa_flavor = AUTH_NONE};
     *credential = (struct opaque_auth){.oa_flavor = AUTH_NONE, .oa_base = to->credential};
+    /* Of the call before, nothing stays: a program may look at rq_clntcred without the flavor. */
+    to->peer = (h_peer_t){.uid = -1, .gid = -1};
+    to->unix_user =
+        (struct authunix_parms){.aup_machname = to->of->host, .aup_uid = (uid_t)-1, .aup_gid = (gid_t)-1};
     to->has_peer = h_request_peer(to->request, &to->peer) == H_OK;
     if (!to->has_peer || to->peer.uid < 0 || to->peer.gid < 0) return;
-    to->unix_user = (struct authunix_parms){
-        .aup_machname = to->of->host, .aup_uid = (uid_t)to->peer.uid, .aup_gid = (gid_t)to->peer.gid};
+    to->unix_user.aup_uid = (uid_t)to->peer.uid;
+    to->unix_user.aup_gid = (gid_t)to->peer.gid;
     xdrmem_create(&xdrs, to->credential, sizeof to->credential, XDR_ENCODE);
     if (!xdr_authunix_parms(&xdrs, &to->unix_user)) return;
     credential->oa_flavor = AUTH_SYS;
@@ -282,6 +286,7 @@ SVCXPRT *svc_hamlyn_create(const char *service, uint32_t access, uint32_t gid) {
 }
 
 bool_t svc_hamlyn_reg(SVCXPRT *xprt, rpcprog_t prog, rpcvers_t vers, void (*dispatch)(struct svc_req *, SVCXPRT *)) {
+    if (!xprt || !dispatch) return FALSE;
     struct service *service = transport(xprt)->of;
     for (struct program *program = service->programs; program; program = program->next) {
         if (program->prog == prog && program->vers == vers) return FALSE;

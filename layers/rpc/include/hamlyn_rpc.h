@@ -54,8 +54,8 @@ SVCXPRT *svc_hamlyn_create(const char *service, uint32_t access, uint32_t gid);
 SVCXPRT *svc_hamlyn_create_on(h_node_t *node, const char *service, uint32_t access, uint32_t gid,
                               const h_server_config_t *limits);
 
-/* Adds a program and version, with rpcgen's dispatch function, before the loop begins. FALSE: no memory, or there is
- * one. (svc_reg is for libtirpc's own transports.) */
+/* Adds a program and version, with rpcgen's dispatch function, before the loop begins. FALSE: no memory, there is
+ * one, or NULL. (svc_reg is for libtirpc's own transports.) */
 bool_t svc_hamlyn_reg(SVCXPRT *xprt, rpcprog_t prog, rpcvers_t vers, void (*dispatch)(struct svc_req *, SVCXPRT *));
 
 /* Serves until svc_hamlyn_exit: then the calls that were taken are answered, and it returns TRUE; FALSE: it failed.

@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "probe_server: %s\n", rpc_hamlyn_error());
         return 1;
     }
-    if (svc_hamlyn_reg(xprt, PROBE, PROBE_1, probe_3)) return 1;
+    if (svc_hamlyn_reg(xprt, PROBE, PROBE_1, probe_3) || svc_hamlyn_reg(xprt, PROBE, 2, NULL)) return 1;
     if (argc > 2 && strcmp(argv[2], "loop") == 0) {
         struct pollfd polled = {.fd = svc_hamlyn_fd(xprt), .events = POLLIN};
         while (!atomic_load(&stopped)) {

@@ -43,7 +43,7 @@ pub(crate) enum RecordsError {
 
 /// Puts a record behind `fill` bytes of coalesced ones; returns the new count, or `None` if it does
 /// not fit.
-#[inline(always)]
+#[inline]
 pub(crate) fn put(buffer: &mut [u8], fill: usize, record: &[u8]) -> Option<usize> {
     let room = buffer.get_mut(fill..)?;
     let (head, room) = room.split_first_chunk_mut::<HEAD_BYTES>()?;
@@ -56,7 +56,7 @@ pub(crate) fn put(buffer: &mut [u8], fill: usize, record: &[u8]) -> Option<usize
 
 /// The only record of `fill` bytes of coalesced ones, if there is no other. A record in an aperture
 /// does not count: its length is more than there is.
-#[inline(always)]
+#[inline]
 pub(crate) fn alone(buffer: &[u8], fill: usize) -> Option<&[u8]> {
     let length = u32::from_le_bytes(*buffer.first_chunk::<HEAD_BYTES>()?) as usize;
     let end = HEAD_BYTES.checked_add(length)?;
@@ -65,7 +65,7 @@ pub(crate) fn alone(buffer: &[u8], fill: usize) -> Option<&[u8]> {
 
 /// The record at `at` of a message of coalesced ones, and the offset of the next one; `None` at the
 /// end.
-#[inline(always)]
+#[inline]
 pub(crate) fn next(
     message: &[u8],
     at: usize,
@@ -242,12 +242,12 @@ pub(crate) struct Small {
 }
 
 impl Small {
-    #[inline(always)]
+    #[inline]
     pub fn to_word(self) -> u32 {
         self.length | (self.framed as u32) << 9 | self.place << 10 | self.tickets_before << 16
     }
 
-    #[inline(always)]
+    #[inline]
     pub fn from_word(word: u32) -> Self {
         Self {
             length: word & 0x1ff,
@@ -331,7 +331,7 @@ impl MessagePlaces {
 
     /// [`arrive`](Self::arrive) and [`take`](Self::take) in one, for a message that is the next of all
     /// and one record of up to `longest` bytes, at most those of a place. `false`: nothing was done.
-    #[inline(always)]
+    #[inline]
     pub fn pass(&mut self, word: u32, tickets: u64, longest: u32) -> bool {
         let place = (self.taken % PLACES) as u32;
         let next = Small { length: 0, framed: false, place, tickets_before: tickets as u32 };
@@ -344,7 +344,7 @@ impl MessagePlaces {
     }
 
     /// The first place in use, whose message was taken, is free.
-    #[inline(always)]
+    #[inline]
     pub fn free(&mut self) {
         debug_assert!(self.freed < self.taken);
         self.freed += 1;
@@ -505,7 +505,7 @@ impl Window {
     }
 
     /// Whether half of the slots are without a ticket.
-    #[inline(always)]
+    #[inline]
     pub fn is_short(&self) -> bool {
         self.out() * 2 <= self.slots()
     }

@@ -345,7 +345,7 @@ impl TaggedReceiver {
     }
 
     /// A tag that is there already, or comes straight from a ring.
-    #[inline(always)]
+    #[inline]
     fn take_at_once(&mut self) -> Option<Notification> {
         if !self.kept.tags.is_empty() {
             return self.kept.take(0);
@@ -426,7 +426,7 @@ impl TaggedReceiver {
         self.kept.dropped
     }
 
-    #[inline(always)]
+    #[inline]
     fn next(&mut self) -> Option<Notification> {
         if !self.kept.tags.is_empty() {
             return self.kept.take(0);
@@ -644,7 +644,7 @@ impl TaggedSender {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn check(&self, offset: u64, data: &[u8]) -> Result<Ticket, SendError> {
         let (length, max, size) = (data.len(), self.bytes_max, self.capacity());
         if length > max {

@@ -159,7 +159,7 @@ impl<T: Attached> SharedNode<T> {
     /// Acts at once, without the preparations for a wait: with the lock, if that is free, and if no
     /// other thread waits for the effect. `None`: `act` was not called, or returned that, and
     /// [`wait_until`](Self::wait_until) goes on.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
         let mut state = self.inner.state.try_lock()?;
         let SharedState { node, attached, threads } = &mut *state;

@@ -75,16 +75,16 @@ pub(crate) trait Attached: Send + 'static {
     fn after_poll(&mut self, node: &mut Node);
 
     /// Called after a thread's wait has ended; it may have changed the conditions of others.
-    #[inline(always)]
+    #[inline]
     fn after_look(&mut self, _: &mut Node) {}
 
     /// Called after a thread has slept and taken the waiting signals: sleepers without a thread
     /// have to arm again.
-    #[inline(always)]
+    #[inline]
     fn after_sleep(&mut self) {}
 
     /// The number of waiters without a thread, which [`after_look`](Self::after_look) wakes.
-    #[inline(always)]
+    #[inline]
     fn waiting(&self) -> usize {
         0
     }
@@ -93,7 +93,7 @@ pub(crate) trait Attached: Send + 'static {
 impl Attached for () {
     const TAKES_EVENTS: bool = false;
 
-    #[inline(always)]
+    #[inline]
     fn after_poll(&mut self, _: &mut Node) {}
 }
 
@@ -190,7 +190,7 @@ impl<T> NodeGuard<'_, T> {
 
 impl<T> SharedState<T> {
     /// No other thread waits, so none has to be woken. This holds while the lock is held.
-    #[inline(always)]
+    #[inline]
     fn is_alone(&self) -> bool {
         self.threads.is_alone()
     }
@@ -202,7 +202,7 @@ impl<T> SharedState<T> {
 }
 
 impl<T> Drop for NodeGuard<'_, T> {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         if let Some(state) = self.state.take()
             && !state.is_alone()
@@ -286,13 +286,13 @@ impl<T: Attached> SharedInner<T> {
         self.guard(state)
     }
 
-    #[inline(always)]
+    #[inline]
     fn guard<'a>(&'a self, state: LockGuard<'a, SharedState<T>>) -> NodeGuard<'a, T> {
         let before = if state.is_alone() { EventProgress::default() } else { state.moved() };
         NodeGuard { state: Some(state), inner: self, before }
     }
 
-    #[inline(always)]
+    #[inline]
     fn try_lock(&self) -> Option<NodeGuard<'_, T>> {
         Some(self.guard(self.state.try_lock()?))
     }
@@ -318,7 +318,7 @@ impl<T: Attached> SharedInner<T> {
     }
 
     /// Whether another thread waits for the lock.
-    #[inline(always)]
+    #[inline]
     fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) > 0
     }
@@ -345,7 +345,7 @@ impl<T: Attached> SharedInner<T> {
         self.lock()
     }
 
-    #[inline(always)]
+    #[inline]
     fn is_called(&self) {
         // Threads that find it set share the line.
         if !self.called.load(Ordering::Relaxed) {
@@ -417,7 +417,7 @@ const LET_OTHERS_TURNS: u32 = 64;
 
 impl<T: Attached> SharedNode<T> {
     /// The application received a message that was there already.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_called(&self) {
         self.inner.is_called();
     }
@@ -475,7 +475,7 @@ impl<T: Attached> SharedNode<T> {
         self.send_with(ticket, data, &[], word, timeout)
     }
 
-    #[inline(always)]
+    #[inline]
     fn send_with(
         &self,
         ticket: &Ticket,
@@ -495,7 +495,7 @@ impl<T: Attached> SharedNode<T> {
     /// [`send`](Self::send) gives the reason. Call this and the following from one place in a
     /// library: otherwise the code under the lock becomes a call, whose results go through memory.
     #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
+    #[inline]
     pub(crate) fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
         self.at_once(|node, _| node.push_again(ticket, data, metadata, 0).then_some(())).is_some()
     }
@@ -503,7 +503,7 @@ impl<T: Attached> SharedNode<T> {
     /// The same without metadata and with a ticket in its wire form. `false`, too, if the bytes are no
     /// ticket.
     #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
+    #[inline]
     pub(crate) fn send_bytes_at_once(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
         self.at_once(|node, _| node.push_bytes_again(&ticket, data).then_some(())).is_some()
     }
@@ -511,7 +511,7 @@ impl<T: Attached> SharedNode<T> {
     /// The next notification of `queue` that is there, or comes straight from a ring; `None`:
     /// nothing was done, and [`recv`](Self::recv) goes on, or gives the reason.
     #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
+    #[inline]
     pub(crate) fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
         self.at_once(|node, _| node.take_own(queue))
     }

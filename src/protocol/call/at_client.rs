@@ -121,7 +121,7 @@ impl Protocol for ClientState {
 }
 
 impl ClientState {
-    #[inline(always)]
+    #[inline]
     pub(super) fn pump(&mut self, node: &mut Node) -> Result<(), Broken> {
         while let Some(notification) = node.take_next(self.queue) {
             if notification.index == MetadataIndex::FAST {
@@ -146,7 +146,7 @@ impl ClientState {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn handle(&mut self, node: &mut Node, word: u32) -> Result<(), Broken> {
         let (number, code) = (word % OUTSTANDING_MAX, word >> CALL_BITS);
         let count = self.calls.len();
@@ -291,7 +291,7 @@ impl ClientState {
         self.free(node, number);
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn free(&mut self, node: &mut Node, number: u32) {
         // A caller may be waiting for a number, and no arrival would announce a free one.
         if self.free.is_empty() {
@@ -305,7 +305,7 @@ impl ClientState {
     }
 
     /// Takes a reply, if there is one.
-    #[inline(always)]
+    #[inline]
     pub(super) fn take(
         &mut self,
         node: &mut Node,
@@ -362,7 +362,7 @@ impl ClientState {
     }
 
     /// One look of a call's beginning.
-    #[inline(always)]
+    #[inline]
     pub(super) fn begin(
         &mut self,
         node: &mut Node,
@@ -498,7 +498,7 @@ impl ClientState {
     }
 
     /// A call's beginning if it needs no wait; `None`: nothing was done.
-    #[inline(always)]
+    #[inline]
     pub(super) fn begin_at_once(&mut self, node: &mut Node, request: &[u8]) -> Option<CallId> {
         let number = *self.free.last()?;
         let call = self.calls.get_mut(number as usize)?;
@@ -512,7 +512,7 @@ impl ClientState {
 
     /// Takes one reply, if it is the reply to this call; anything else goes the general way, and
     /// `None` means that the call has no result yet.
-    #[inline(always)]
+    #[inline]
     pub(super) fn take_at_once(
         &mut self,
         node: &mut Node,
@@ -564,7 +564,7 @@ impl ClientState {
         None
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn look_for(
         &mut self,
         node: &mut Node,

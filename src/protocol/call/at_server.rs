@@ -106,18 +106,18 @@ impl CallStates {
     }
 
     /// `None`: there is no such call.
-    #[inline(always)]
+    #[inline]
     fn place(&self, call: u32) -> Option<&AtomicU8> {
         self.0.get(call as usize)
     }
 
     /// Likewise.
-    #[inline(always)]
+    #[inline]
     pub fn get(&self, call: u32) -> Option<u8> {
         self.place(call).map(|state| state.load(Ordering::Relaxed))
     }
 
-    #[inline(always)]
+    #[inline]
     pub fn set(&self, call: u32, state: u8) {
         self.0[call as usize].store(state, Ordering::Relaxed);
     }
@@ -337,7 +337,7 @@ impl Protocol for ServerState {
 
 impl ClientOf {
     /// A call is over; its number is free.
-    #[inline(always)]
+    #[inline]
     pub(super) fn end(&mut self, call: u32) {
         self.end_short(call);
         if !self.alive.is_empty() {
@@ -346,7 +346,7 @@ impl ClientOf {
     }
 
     /// The same if no long request of its client is here.
-    #[inline(always)]
+    #[inline]
     pub(super) fn end_short(&mut self, call: u32) {
         self.calls.set(call, self.idle);
     }
@@ -421,7 +421,7 @@ impl ServerState {
 
     /// The request that comes straight from a ring when the queue is empty; other threads have
     /// nothing to take then. `None`: there was no request.
-    #[inline(always)]
+    #[inline]
     pub(super) fn take_at_once(&mut self, node: &mut Node) -> Option<Arrived> {
         let handed = node.take_direct(self.queue, None)?;
         let notification = handed.notification;
@@ -444,7 +444,7 @@ impl ServerState {
     }
 
     /// Handles arrivals, up to the first request or the first client that broke the rules.
-    #[inline(always)]
+    #[inline]
     pub(super) fn pump(&mut self, node: &mut Node) -> Pumped {
         match self.pump_queue(node) {
             Pumped::Nothing => match self.guilty.pop() {
@@ -455,7 +455,7 @@ impl ServerState {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn pump_queue(&mut self, node: &mut Node) -> Pumped {
         while let Some(notification) = node.take_next(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
@@ -478,7 +478,7 @@ impl ServerState {
         Pumped::Nothing
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn handle(
         &mut self,
         node: &mut Node,
@@ -686,7 +686,7 @@ impl ServerState {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn client_of(&mut self, arrived: &Arrived) -> Option<&mut ClientOf> {
         self.client_at(arrived.parts.slot, arrived.parts.client)
     }

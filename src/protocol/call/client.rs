@@ -187,7 +187,7 @@ impl Client {
         self.call_until(request, deadline, deadline, &mut false)
     }
 
-    #[inline(always)]
+    #[inline]
     fn finish_or_forget(
         &self,
         call: CallId,
@@ -336,7 +336,7 @@ impl Client {
         self.start_slowly(request, timeout, Some(deadline))
     }
 
-    #[inline(always)]
+    #[inline]
     fn start_at_once(&self, request: &[u8]) -> Option<CallId> {
         self.manager
             .shared
@@ -445,7 +445,7 @@ impl Client {
 
     /// After a wait: abandons a call whose time limit has passed, disconnects a peer that broke the
     /// rules.
-    #[inline(always)]
+    #[inline]
     fn settle<R>(
         &self,
         result: Result<Result<R, CallError>, WaitError>,

@@ -262,7 +262,7 @@ impl Default for Bytes {
 impl Bytes {
     /// Becomes a copy of `bytes`. Filled in place: moving freshly written pieces stalls the
     /// processor at each move.
-    #[inline(always)]
+    #[inline]
     pub(super) fn copy(&mut self, bytes: &[u8]) {
         let BytesSource::Inline(length, inline) = &mut self.0 else {
             self.0 = BytesSource::Heap(bytes.into());
@@ -285,19 +285,19 @@ impl Bytes {
 
 impl Bytes {
     /// The bytes, if they are kept in place.
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_inline(&self) -> bool {
         matches!(self.0, BytesSource::Inline(..))
     }
 
     /// Up to 16 bytes in two words, made in their final place.
-    #[inline(always)]
+    #[inline]
     pub(super) fn of_words(words: [u64; 2], length: u32) -> Self {
         Self(BytesSource::Inline(length, [words[0].to_le(), words[1].to_le(), 0]))
     }
 
     /// [`copy`](Self::copy) of up to 16 bytes in two words.
-    #[inline(always)]
+    #[inline]
     pub(super) fn set(&mut self, words: [u64; 2], length: u32) {
         match &mut self.0 {
             BytesSource::Inline(to, inline) => {
@@ -358,7 +358,7 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// Most bytes that a block takes.
-    #[inline(always)]
+    #[inline]
     pub(super) fn at_once(&self) -> u32 {
         self.most
     }
@@ -413,7 +413,7 @@ impl Blocks {
 
     /// Copies the first `length` bytes of a block to `to`; `words`: the bytes that have just been
     /// written there, if they came straight from a ring.
-    #[inline(always)]
+    #[inline]
     pub(super) fn copy(
         &self,
         node: &Node,
@@ -477,7 +477,7 @@ impl LentBlocks {
     }
 
     /// [`send`](Self::send) over the known link; false: nothing was done.
-    #[inline(always)]
+    #[inline]
     pub(super) fn send_packet(&self, node: &mut Node, call: u32, code: u32, data: &[u8]) -> bool {
         let offset = call as u64 * self.block as u64;
         let Some(prepared) = &self.prepared else { return false };
@@ -495,7 +495,7 @@ impl LentBlocks {
         (self.block.min(LENGTH_MAX) as usize).min(packet_bytes)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn send(
         &self,
         node: &mut Node,

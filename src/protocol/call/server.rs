@@ -251,7 +251,7 @@ impl Server {
     }
 
     /// A request that was [detached](Request::detach) from this server, to be replied to.
-    #[inline(always)]
+    #[inline]
     pub fn attach(&self, arrived: Arrived) -> Request<'_> {
         Request { server: self, arrived: Some(arrived) }
     }
@@ -447,7 +447,7 @@ const SPARES_MAX: usize = 64;
 
 impl Spares {
     /// A place for a request, without a deadline.
-    #[inline(always)]
+    #[inline]
     pub(super) fn take(&mut self) -> Arrived {
         let Some(mut parts) = self.first.take() else { return Arrived::default() };
         // Swapped, here and below, because an assignment would have to drop the old value.
@@ -457,7 +457,7 @@ impl Spares {
     }
 
     /// Keeps the place of an answered request, unless that was a long one, or there are many.
-    #[inline(always)]
+    #[inline]
     pub(super) fn keep(&mut self, arrived: Arrived) {
         let Arrived { mut parts } = arrived;
         if !parts.bytes.is_inline() || self.count >= SPARES_MAX {

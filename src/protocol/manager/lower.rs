@@ -167,7 +167,7 @@ impl Manager {
     /// One line with a prepared ticket, `offset` bytes behind its base, if it can leave now, over
     /// the ticket's own link; `word` is that of a fast packet. `false`: nothing was done, because it
     /// is longer than 16 bytes, or must wait, or cannot be sent. Then a call that waits says why.
-    #[inline(always)]
+    #[inline]
     pub fn send_prepared_now(
         &self,
         prepared: &PreparedTicket,
@@ -290,7 +290,7 @@ impl Manager {
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline(always)]
+    #[inline]
     pub fn take(&self, queue: QueueId, consumer: &mut Consumer) -> Option<Notification> {
         if let Some(notification) = consumer.pop() {
             self.shared.is_called();
@@ -391,20 +391,20 @@ impl Manager {
     /// [`send`](Self::send) of one packet that can leave now; `false`: nothing was done. Bindings
     /// need not convert their arguments for a wait before they try this. Call it from one place in
     /// a library: it is not inlined into several.
-    #[inline(always)]
+    #[inline]
     pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
         self.shared.send_at_once(ticket, data, metadata)
     }
 
     /// The same without metadata and with a ticket in its wire form. `false`, too, if the bytes are no
     /// ticket. [`send`](Self::send) goes on.
-    #[inline(always)]
+    #[inline]
     pub fn send_bytes_at_once(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
         self.shared.send_bytes_at_once(ticket, data)
     }
 
     /// [`recv`](Self::recv) of a waiting notification; `None`: nothing was done. For bindings, too.
-    #[inline(always)]
+    #[inline]
     pub fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
         self.shared.recv_at_once(queue)
     }

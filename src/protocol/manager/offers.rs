@@ -208,7 +208,7 @@ impl Attached for Protocols {
         self.sleepers.iter().for_each(Waker::wake_by_ref);
     }
 
-    #[inline(always)]
+    #[inline]
     fn waiting(&self) -> usize {
         self.wakers.len() + self.waiting.len()
     }
@@ -268,7 +268,7 @@ impl Protocols {
     }
 
     /// The state of a client, which is its offer.
-    #[inline(always)]
+    #[inline]
     pub(in crate::protocol) fn client(&mut self, id: OfferId) -> Option<&mut ClientState> {
         match self.offers.places.get_mut(id.index)? {
             Some(OfferedService { offer: Offering::Client(state), number, .. })
@@ -281,7 +281,7 @@ impl Protocols {
     }
 
     /// The state of a server, which is its offer.
-    #[inline(always)]
+    #[inline]
     pub(in crate::protocol) fn server(&mut self, id: OfferId) -> Option<&mut ServerState> {
         match self.offers.places.get_mut(id.index)? {
             Some(OfferedService { offer: Offering::Server(state), number, .. })
@@ -294,7 +294,7 @@ impl Protocols {
     }
 
     /// The state of a publisher, which is its offer.
-    #[inline(always)]
+    #[inline]
     pub(in crate::protocol) fn publisher(&mut self, id: OfferId) -> Option<&mut PublisherState> {
         match self.offers.places.get_mut(id.index)? {
             Some(OfferedService { offer: Offering::Publisher(state), number, .. })

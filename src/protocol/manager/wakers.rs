@@ -62,13 +62,13 @@ impl Wakers {
     }
 
     /// Whether there are no wakers.
-    #[inline(always)]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.left.is_empty()
     }
 
     /// The number of wakers.
-    #[inline(always)]
+    #[inline]
     pub fn len(&self) -> usize {
         self.left.len()
     }

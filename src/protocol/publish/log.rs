@@ -65,7 +65,7 @@ impl SampleLog {
     }
 
     /// [`push`](Self::push) of a short sample. Usually it and the sample that leaves are lines.
-    #[inline(always)]
+    #[inline]
     pub fn push_short(&mut self, sample: &[u8]) {
         match (self.kept.get_mut(self.at), <&[u8; INLINE_BYTES]>::try_from(sample)) {
             (Some(LoggedBody::Line { bytes, length }), Ok(sample)) => {
@@ -94,7 +94,7 @@ impl SampleLog {
         self.pushed();
     }
 
-    #[inline(always)]
+    #[inline]
     fn pushed(&mut self) {
         self.next += 1;
         self.at += 1;

@@ -527,7 +527,7 @@ impl Publisher {
     }
 }
 
-#[inline(always)]
+#[inline]
 fn publish_quickly(
     node: &mut Node,
     protocols: &mut Protocols,

@@ -58,7 +58,7 @@ enum LongBody {
 }
 
 impl Drop for LongSample {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         give_back(self.0.take());
     }
@@ -127,7 +127,7 @@ impl SampleBody {
 }
 
 impl Sample {
-    #[inline(always)]
+    #[inline]
     pub(super) fn new(number: u64, missed: u64, body: SampleBody) -> Self {
         Self { number, missed, body }
     }

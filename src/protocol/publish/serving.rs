@@ -439,7 +439,7 @@ impl Serving {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn sent_one(&mut self) {
         self.next += 1;
         self.told = self.next;
@@ -447,7 +447,7 @@ impl Serving {
         self.pass_place();
     }
 
-    #[inline(always)]
+    #[inline]
     fn pass_place(&mut self) {
         self.offset += PLACE_STRIDE;
         if self.offset == self.places_end {
@@ -469,7 +469,7 @@ impl Serving {
 
     /// Sends a [quick](Self::quick) sample; only its place is recorded here. `false`: it has not
     /// left.
-    #[inline(always)]
+    #[inline]
     pub fn push_quick(&mut self, node: &mut Node, sample: &[u8]) -> bool {
         let word = sample.len() as u32;
         let sent = match &self.places {

@@ -112,14 +112,14 @@ impl PublisherState {
     }
 
     /// Whether the next short sample is to be sent quickly.
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_quick(&self) -> bool {
         self.quick.left > 0
     }
 
     /// [`publish`](Self::publish) of a short sample that needs only the checks of links: its
     /// number, and whether the next can be sent in the same way. `None`: nothing was done.
-    #[inline(always)]
+    #[inline]
     pub(super) fn publish_quickly(
         &mut self,
         node: &mut Node,
@@ -431,7 +431,7 @@ pub(in crate::protocol) struct Behind {
 }
 
 impl Behind {
-    #[inline(always)]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.offers.is_empty()
     }

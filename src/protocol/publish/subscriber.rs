@@ -163,7 +163,7 @@ struct LineSample {
 }
 
 impl LineSample {
-    #[inline(always)]
+    #[inline]
     fn into_sample(self) -> Sample {
         let Self { first, number, second, length } = self;
         // In memory as on the wire.
@@ -385,7 +385,7 @@ impl Subscriber {
 
 /// The next sample, if it is a [`LineSample`], comes straight from the link and follows the one before;
 /// `None`: no such sample is there, and `reading.taken` holds one of another kind if it was taken.
-#[inline(always)]
+#[inline]
 fn take_line(
     node: &mut Node,
     protocols: &mut Protocols,
@@ -448,7 +448,7 @@ fn read(
 impl Reading {
     /// A message that came straight from the link, and its first bytes; `None`: it is not a
     /// [`LineSample`], and [`read`](Self::read) decides.
-    #[inline(always)]
+    #[inline]
     fn line(
         &mut self,
         notification: &Notification,

@@ -56,54 +56,54 @@ impl Messages {
         Self { cells: vec![EMPTY; 64].into(), first: 0, reading: 0, next: 0 }
     }
 
-    #[inline(always)]
+    #[inline]
     fn cell(&self, number: u64) -> Option<&HeldMessage> {
         self.cells.get(number as usize & self.cells.len().wrapping_sub(1))
     }
 
-    #[inline(always)]
+    #[inline]
     fn cell_mut(&mut self, number: u64) -> Option<&mut HeldMessage> {
         self.cells.get_mut(number as usize & self.cells.len().wrapping_sub(1))
     }
 
     /// A message that is not yet released.
-    #[inline(always)]
+    #[inline]
     pub(super) fn get(&self, number: u64) -> Option<&HeldMessage> {
         if (self.first..self.next).contains(&number) { self.cell(number) } else { None }
     }
 
     /// The first one; the next to be released.
-    #[inline(always)]
+    #[inline]
     pub(super) fn first(&self) -> Option<&HeldMessage> {
         if self.first < self.next { self.cell(self.first) } else { None }
     }
 
     /// The first one is released.
-    #[inline(always)]
+    #[inline]
     pub(super) fn drop_first(&mut self) {
         self.first += 1;
     }
 
     /// Whether every message is released.
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.first == self.next
     }
 
     /// Number of the next one that is taken.
-    #[inline(always)]
+    #[inline]
     pub(super) fn next_number(&self) -> u64 {
         self.next
     }
 
     /// Whether records are left to be handed out.
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_unread(&self) -> bool {
         self.reading < self.next
     }
 
     /// The first of which records are left, and its number.
-    #[inline(always)]
+    #[inline]
     pub(super) fn reading(&mut self) -> Option<(u64, &mut HeldMessage)> {
         let number = self.reading;
         if !self.is_unread() {
@@ -113,7 +113,7 @@ impl Messages {
     }
 
     /// Its last record was handed out.
-    #[inline(always)]
+    #[inline]
     pub(super) fn has_read(&mut self) {
         self.reading += 1;
     }
@@ -128,7 +128,7 @@ impl Messages {
     }
 
     /// Adds a message; returns its number.
-    #[inline(always)]
+    #[inline]
     pub(super) fn push(&mut self, held: HeldMessage) -> u64 {
         if self.next - self.first == self.cells.len() as u64 {
             self.grow();

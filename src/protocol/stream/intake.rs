@@ -68,7 +68,7 @@ impl IntakeMemory {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn buffer(&self, number: u32) -> &[u8] {
         let buffer = self.buffers.get(number.wrapping_sub(self.first) as usize);
         buffer.map_or(&[], |memory| memory.as_ref())
@@ -139,7 +139,7 @@ impl Intake {
     }
 
     /// The next record of the messages that were taken.
-    #[inline(always)]
+    #[inline]
     pub(super) fn next_record(&mut self) -> Option<()> {
         if self.held.is_unread() { self.read_record() } else { None }
     }
@@ -172,7 +172,7 @@ impl Intake {
     }
 
     /// Hands out a record of the current message, the bytes of which go on at `after`.
-    #[inline(always)]
+    #[inline]
     fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<()> {
         let number = self.given;
         let (message, held) = self.held.reading()?;
@@ -248,13 +248,13 @@ impl Intake {
     }
 
     /// Whether every record of the first message is released.
-    #[inline(always)]
+    #[inline]
     pub(super) fn has_released(&self) -> bool {
         self.held.first().is_some_and(|held| held.end <= self.released)
     }
 
     /// The buffer or place of the first message is free.
-    #[inline(always)]
+    #[inline]
     pub(super) fn drop_first(&mut self) {
         let Some(lies) = self.held.first().map(|held| held.lies) else { return };
         self.held.drop_first();
@@ -319,7 +319,7 @@ impl Intake {
 
     /// Takes the next message, if no other check is due ([`Next::Direct`]). Returns whether its
     /// record was handed out, and [is in hand](Next::InHand).
-    #[inline(always)]
+    #[inline]
     pub(super) fn take_one(&mut self, node: &mut Node) -> bool {
         let Some(handed) = node.take_direct(self.queue, None) else {
             self.take_queued(node);

@@ -99,7 +99,7 @@ impl StreamReceiver {
         Ok(RecordGuard::new(self))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(in crate::protocol) fn receive_record(
         &mut self,
         timeout: Option<Duration>,
@@ -126,7 +126,7 @@ impl StreamReceiver {
     }
 
     /// The record in use.
-    #[inline(always)]
+    #[inline]
     pub(in crate::protocol) fn latest(&self) -> Record {
         self.intake.latest()
     }
@@ -237,7 +237,7 @@ impl StreamReceiver {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(in crate::protocol) fn keep(&mut self) -> Record {
         if let NextChecks::InHand(_) = self.intake.next {
             self.intake.look_at_all();
@@ -301,7 +301,7 @@ impl StreamReceiver {
     }
 
     /// Records before this one are released.
-    #[inline(always)]
+    #[inline]
     pub(in crate::protocol) fn released(&self) -> u64 {
         self.intake.released
     }
@@ -416,7 +416,7 @@ pub struct RecordGuard<'a> {
 }
 
 impl<'a> RecordGuard<'a> {
-    #[inline(always)]
+    #[inline]
     fn new(receiver: &'a mut StreamReceiver) -> Self {
         Self { receiver }
     }

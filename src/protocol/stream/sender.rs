@@ -183,7 +183,7 @@ impl TicketPost {
         (Ticket { base: places.base + offset, ..*places }, word)
     }
 
-    #[inline(always)]
+    #[inline]
     fn place_of(&self, length: u32, framed: bool) -> (u64, u32) {
         let place = (self.small % PLACES) as u32;
         let small = Small { length, framed, place, tickets_before: self.next as u32 };
@@ -191,7 +191,7 @@ impl TicketPost {
     }
 
     /// Sends a message that fits into a place, if one is free. False: nothing was done.
-    #[inline(always)]
+    #[inline]
     fn send_small(
         &mut self,
         node: &mut Node,
@@ -576,7 +576,7 @@ impl StreamSender {
     }
 
     /// The coalesced records as a message.
-    #[inline(always)]
+    #[inline]
     fn coalesced(buffer: &[u8], fill: usize) -> (&[u8], bool) {
         // A single record goes as it is: one of up to 16 bytes is a line.
         match records::alone(buffer, fill) {

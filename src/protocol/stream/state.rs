@@ -76,7 +76,7 @@ impl Intake {
 
     /// The next record of the current message, if it is not the last one there; returns whether it
     /// was handed out. It differs from the one before in its position only.
-    #[inline(always)]
+    #[inline]
     pub(super) fn next_of_run(&mut self) -> bool {
         let NextChecks::Run(run) = &mut self.next else { return false };
         let start = run.at as usize + HEAD_BYTES;
@@ -113,7 +113,7 @@ impl Intake {
     }
 
     /// Releases the record in hand; returns whether its place can stay with the sender.
-    #[inline(always)]
+    #[inline]
     pub(super) fn release_in_hand(&mut self) -> bool {
         self.released = self.given;
         self.places.free();
@@ -124,7 +124,7 @@ impl Intake {
 
     /// Releases a record of a [run](Next::Run) after all earlier ones; `false`: the state is
     /// another.
-    #[inline(always)]
+    #[inline]
     pub(super) fn release_in_run(&mut self) -> bool {
         // It is in use, so it is not kept, and no record is: all earlier ones are released. The
         // message has records left, and is the first.

@@ -297,19 +297,14 @@ impl Node {
     }
 
     /// The next message for `queue`, from the queue or [straight from a ring](Self::take_direct).
-    #[inline(always)]
+    /// `None`, too, in a forked child, whose copy of the queue is the parent's.
+    #[inline]
     pub(crate) fn take_next(&mut self, queue: QueueId) -> Option<Notification> {
         match self.take_direct(queue, None) {
             Some(message) => Some(message.notification),
-            None => self.interface.pop(queue).ok()?,
+            None if self.fork_guard.is_parent() => self.interface.pop(queue).ok()?,
+            None => None,
         }
-    }
-
-    /// The same, and `None` in a forked child, whose copy of the queue is the parent's.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub(crate) fn take_own(&mut self, queue: QueueId) -> Option<Notification> {
-        if self.fork_guard.is_parent() { self.take_next(queue) } else { None }
     }
 
     /// The next message for `queue` when the caller has the consuming end: from the queue, or

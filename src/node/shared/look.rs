@@ -13,12 +13,32 @@ use crate::link::MessageParts;
 use crate::os::lock::LockGuard;
 use crate::os::sys;
 use crate::os::thread;
+use crate::wire::Ticket;
 use core::time::Duration;
 
 /// How long a sender that waits for room sleeps beside a leader, which may take its signal.
 const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
 
 impl Node {
+    /// [`look_to_send`](Self::look_to_send) of a message over `link`, which begins unless it has.
+    pub(crate) fn look_to_send_over(
+        &mut self,
+        link: LinkId,
+        ticket: &Ticket,
+        begun: &mut Option<Unfinished>,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Look<Result<(), NodeSendError>> {
+        let unfinished = match begun {
+            Some(unfinished) => unfinished,
+            None => match self.prepare_send(link, ticket, data.len(), metadata.len(), 0) {
+                Ok(unfinished) => begun.insert(unfinished),
+                Err(e) => return Look::Found(Err(e)),
+            },
+        };
+        self.look_to_send(unfinished, data, metadata)
+    }
+
     /// One try to go on with a message, as a look of [`SharedNode::wait_until`].
     pub(crate) fn look_to_send(
         &mut self,

@@ -34,8 +34,6 @@ use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
 use crate::os::sys;
 use crate::wire::Ticket;
-#[cfg(feature = "unstable-internals")]
-use crate::wire::TicketBytes;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -451,32 +449,9 @@ impl<T: Attached> SharedNode<T> {
         self.inner.lock()
     }
 
-    /// [`Node::send`], without holding the lock while waiting.
+    /// [`Node::send`], and with a `word` [`Node::send_fast`], without holding the lock while waiting.
     #[inline]
     pub fn send(
-        &self,
-        ticket: &Ticket,
-        data: &[u8],
-        metadata: &[u8],
-        timeout: Option<Duration>,
-    ) -> Result<(), NodeSendError> {
-        self.send_with(ticket, data, metadata, 0, timeout)
-    }
-
-    /// [`Node::send_fast`], without holding the lock while waiting.
-    #[inline]
-    pub fn send_fast(
-        &self,
-        ticket: &Ticket,
-        data: &[u8],
-        word: u32,
-        timeout: Option<Duration>,
-    ) -> Result<(), NodeSendError> {
-        self.send_with(ticket, data, &[], word, timeout)
-    }
-
-    #[inline]
-    fn send_with(
         &self,
         ticket: &Ticket,
         data: &[u8],
@@ -489,31 +464,6 @@ impl<T: Attached> SharedNode<T> {
             return Ok(());
         }
         self.send_slowly(ticket, data, metadata, word, timeout)
-    }
-
-    /// [`send`](Self::send) of one packet that can leave now; `false`: nothing was done, and
-    /// [`send`](Self::send) gives the reason. Call this and the following from one place in a
-    /// library: otherwise the code under the lock becomes a call, whose results go through memory.
-    #[cfg(feature = "unstable-internals")]
-    #[inline]
-    pub(crate) fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
-        self.at_once(|node, _| node.push_again(ticket, data, metadata, 0).then_some(())).is_some()
-    }
-
-    /// The same without metadata and with a ticket in its wire form. `false`, too, if the bytes are no
-    /// ticket.
-    #[cfg(feature = "unstable-internals")]
-    #[inline]
-    pub(crate) fn send_bytes_at_once(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
-        self.at_once(|node, _| node.push_bytes_again(&ticket, data).then_some(())).is_some()
-    }
-
-    /// The next notification of `queue` that is there, or comes straight from a ring; `None`:
-    /// nothing was done, and [`recv`](Self::recv) goes on, or gives the reason.
-    #[cfg(feature = "unstable-internals")]
-    #[inline]
-    pub(crate) fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
-        self.at_once(|node, _| node.take_own(queue))
     }
 
     #[inline(never)]
@@ -554,16 +504,6 @@ impl<T: Attached> SharedNode<T> {
         match self.at_once(|node, _| node.take_next(queue)) {
             Some(notification) => Ok(notification),
             None => self.recv_slowly(queue, timeout),
-        }
-    }
-
-    /// [`Node::try_recv`]: the next notification of `queue`, if it is there or comes in one turn.
-    #[inline]
-    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
-        match self.recv(queue, Some(Duration::ZERO)) {
-            Ok(notification) => Ok(Some(notification)),
-            Err(NodeReceiveError::TimedOut) => Ok(None),
-            Err(e) => Err(e),
         }
     }
 

@@ -2,35 +2,19 @@
 //! lock neither while yielding nor while sleeping, so that other threads work meanwhile.
 
 use super::Manager;
+#[cfg(feature = "unstable-internals")]
+use crate::control::{Accept, Access};
 use crate::interface::notification::Consumer;
 use crate::interface::terminus::{Piece, SendHandle};
 use crate::interface::{LinkId, Notification, QueueId};
+#[cfg(feature = "unstable-internals")]
+use crate::node::OfferError;
 use crate::node::{
     Attached, Event, Look, Node, NodeReceiveError, NodeSendError, PreparedTicket, TerminusId,
     Unfinished, WaitError,
 };
 use crate::wire::Ticket;
-#[cfg(feature = "unstable-internals")]
-use crate::wire::TicketBytes;
 use core::time::Duration;
-
-/// A look at a message of one link, from its beginning or from its rest.
-fn look_to_send(
-    node: &mut Node,
-    begun: &mut Option<Unfinished>,
-    begin: impl FnOnce(&mut Node) -> Result<Unfinished, NodeSendError>,
-    data: &[u8],
-    metadata: &[u8],
-) -> Look<Result<(), NodeSendError>> {
-    let unfinished = match begun {
-        Some(unfinished) => unfinished,
-        None => match begin(node) {
-            Ok(unfinished) => begun.insert(unfinished),
-            Err(e) => return Look::Found(Err(e)),
-        },
-    };
-    node.look_to_send(unfinished, data, metadata)
-}
 
 impl Manager {
     /// [`Node::send`] (`h_send_msg`), without holding the lock while waiting.
@@ -42,7 +26,7 @@ impl Manager {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        self.shared.send(ticket, data, metadata, timeout)
+        self.shared.send(ticket, data, metadata, 0, timeout)
     }
 
     /// [`Node::recv`] (`h_recv_block`), without holding the lock while waiting.
@@ -59,7 +43,11 @@ impl Manager {
     /// turn.
     #[inline]
     pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
-        self.shared.try_recv(queue)
+        match self.recv(queue, Some(Duration::ZERO)) {
+            Ok(notification) => Ok(Some(notification)),
+            Err(NodeReceiveError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// [`Node::send_fast`], without holding the lock while waiting.
@@ -71,7 +59,7 @@ impl Manager {
         word: u32,
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        self.shared.send_fast(ticket, data, word, timeout)
+        self.shared.send(ticket, data, &[], word, timeout)
     }
 
     /// [`Node::send_over`], without holding the lock while waiting: over this link alone.
@@ -129,9 +117,7 @@ impl Manager {
         }
         let mut begun = None;
         let sent = self.shared.wait_until(timeout, |node, _| {
-            let (length, of_metadata) = (data.len(), metadata.len());
-            let begin = |node: &mut Node| node.prepare_send(link, ticket, length, of_metadata, 0);
-            look_to_send(node, &mut begun, begin, data, metadata)
+            node.look_to_send_over(link, ticket, &mut begun, data, metadata)
         });
         sent.unwrap_or_else(|waited| Err(waited.into_send_error(begun)))
     }
@@ -161,7 +147,7 @@ impl Manager {
         if metadata.is_empty() && self.send_prepared_now(prepared, 0, data, 0) {
             return Ok(());
         }
-        self.shared.send(prepared.ticket(), data, metadata, timeout)
+        self.shared.send(prepared.ticket(), data, metadata, 0, timeout)
     }
 
     /// One line with a prepared ticket, `offset` bytes behind its base, if it can leave now, over
@@ -393,19 +379,29 @@ impl Manager {
     /// a library: it is not inlined into several.
     #[inline]
     pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
-        self.shared.send_at_once(ticket, data, metadata)
-    }
-
-    /// The same without metadata and with a ticket in its wire form. `false`, too, if the bytes are no
-    /// ticket. [`send`](Self::send) goes on.
-    #[inline]
-    pub fn send_bytes_at_once(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
-        self.shared.send_bytes_at_once(ticket, data)
+        let line = |node: &mut Node| node.push_again(ticket, data, metadata, 0);
+        self.shared.at_once(|node, _| line(node).then_some(())).is_some()
     }
 
     /// [`recv`](Self::recv) of a waiting notification; `None`: nothing was done. For bindings, too.
     #[inline]
     pub fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
-        self.shared.recv_at_once(queue)
+        self.shared.at_once(|node, _| node.take_next(queue))
+    }
+
+    /// [`Node::serve`], without holding the lock: a process that may read a name's directory can make
+    /// this take seconds.
+    pub fn serve_name(&self, name: &str, access: Access, accept: Accept) -> Result<(), OfferError> {
+        let control = self.lock().control_apart();
+        Ok(control.serve(&name.parse()?, access, accept)?)
+    }
+
+    /// [`Node::stop_serving`], in the same way.
+    pub fn stop_serving_name(&self, name: &str) -> bool {
+        if self.is_forked() {
+            return false;
+        }
+        let control = self.lock().control_apart();
+        name.parse().is_ok_and(|name| control.stop_serving(&name))
     }
 }

@@ -16,8 +16,6 @@ mod error;
 mod giving_up;
 mod guarded;
 mod lower;
-#[cfg(feature = "unstable-internals")]
-mod names;
 mod offers;
 mod seat;
 mod seeds;

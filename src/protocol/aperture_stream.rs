@@ -554,12 +554,12 @@ impl ApertureStreamSender {
     /// [`send`](Self::send) without waiting: `false` if it would have to wait, and then no part of
     /// this record was taken.
     pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendError> {
-        SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))
+        Ok(SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))?.is_some())
     }
 
     /// [`flush`](Self::flush) without waiting; returns whether everything is on its way.
     pub fn try_flush(&mut self) -> Result<bool, SendError> {
-        SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))
+        Ok(SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))?.is_some())
     }
 
     /// See [`StreamSender::close`].

@@ -110,62 +110,53 @@ mod tasks;
 mod tickets;
 
 #[cfg(feature = "os")]
-pub use aperture_stream::{
-    ApertureRecord, ApertureRecordGuard, ApertureStreamReceiver, ApertureStreamSender, RecordBytes,
-    VolatileBytes,
+pub use self::{
+    aperture_stream::{
+        ApertureRecord, ApertureRecordGuard, ApertureStreamReceiver, ApertureStreamSender,
+        RecordBytes, VolatileBytes,
+    },
+    byte_stream::{ByteConfig, ByteListener, ByteStream, ByteStreamError},
+    call::{
+        Arrived, Bytes, CallError, CallId, Client, ClientConfig, ERROR_TEXT_MAX, LENGTH_MAX,
+        OUTSTANDING_MAX, Request, Server, ServerConfig,
+    },
+    datagram::{Datagram, DatagramReceiver, DatagramSender},
+    group::{Group, GroupConfig, GroupError, Parts},
+    group_member::{GroupHelper, GroupMember, PART_BYTES, Part},
+    kinds::{Connected, Grown, Offered},
+    manager::SendError,
+    manager::{Connection, EndPoint, GrowError, Manager, Offer, Protocol, ReceiveError, Seat},
+    publish::{
+        Loan, PublishConfig, PublishError, Publisher, Relay, RelayConfig, RelayError,
+        SHORT_BYTES_MAX, Sample, SubscribeConfig, Subscriber, SubscriberState, Unpublished,
+        WhenSlow,
+    },
+    reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient},
+    stream::{Record, RecordGuard, RecordLoan, StreamConfig, StreamReceiver, StreamSender},
+    tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender},
 };
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncManager, TryReceive};
 #[cfg(feature = "tokio")]
 pub(crate) use byte_stream::Turned;
-#[cfg(feature = "os")]
-pub use byte_stream::{ByteConfig, ByteListener, ByteStream, ByteStreamError};
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use call::Which;
-#[cfg(feature = "os")]
-pub use call::{
-    Arrived, Bytes, CallError, CallId, Client, ClientConfig, ERROR_TEXT_MAX, LENGTH_MAX,
-    OUTSTANDING_MAX, Request, Server, ServerConfig,
-};
-#[cfg(feature = "os")]
-pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use exclusive::{Exclusive, ExclusiveGuard, Probe};
-#[cfg(feature = "os")]
-pub use group::{Group, GroupConfig, GroupError, Parts};
-#[cfg(feature = "os")]
-pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
-#[cfg(feature = "os")]
-pub use kinds::{Connected, Grown, Offered};
 #[cfg(feature = "tokio")]
 pub(crate) use manager::Awaiting;
 #[cfg(feature = "os")]
 pub(crate) use manager::NOT_OFFERED;
-#[cfg(feature = "os")]
-pub use manager::SendError;
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use manager::UntilGivenUp;
-#[cfg(feature = "os")]
-pub use manager::{Connection, EndPoint, GrowError, Manager, Offer, Protocol, ReceiveError, Seat};
-#[cfg(feature = "os")]
-pub use publish::{
-    Loan, PublishConfig, PublishError, Publisher, Relay, RelayConfig, RelayError, SHORT_BYTES_MAX,
-    Sample, SubscribeConfig, Subscriber, SubscriberState, Unpublished, WhenSlow,
-};
 #[cfg(feature = "tokio")]
 pub use reconnect::AsyncReconnectingClient;
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use reconnect::ReconnectingCall;
 #[cfg(feature = "os")]
-pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
-#[cfg(feature = "os")]
 pub(crate) use seed::Token;
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use stream::RecordLoanApart;
-#[cfg(feature = "os")]
-pub use stream::{Record, RecordGuard, RecordLoan, StreamConfig, StreamReceiver, StreamSender};
-#[cfg(feature = "os")]
-pub use tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};
 #[cfg(feature = "tokio")]
 pub use tasks::{AsyncClient, AsyncRequest, AsyncServer};

@@ -3,7 +3,7 @@
 #[cfg(feature = "tls")]
 use crate::control::hosts::{HostError, MeetingError};
 use crate::control::{ConnectError, Reason};
-use crate::node::{CloseReason, Forked, NodeSendError, WaitError};
+use crate::node::{CloseReason, Forked, NodeSendError};
 use crate::protocol::seed::{Kind, SeedError};
 use crate::wire::NodeId;
 use std::io;
@@ -149,28 +149,6 @@ pub enum ReceiveError {
     Wait(Arc<io::Error>),
 }
 
-impl ReceiveError {
-    /// The received message, for a receive without a wait; `None` if there was none.
-    #[inline]
-    pub(crate) fn unless_timed_out<R>(received: Result<R, Self>) -> Result<Option<R>, Self> {
-        match received {
-            Ok(received) => Ok(Some(received)),
-            Err(Self::TimedOut) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-impl From<WaitError> for ReceiveError {
-    fn from(waited: WaitError) -> Self {
-        match waited {
-            WaitError::TimedOut => Self::TimedOut,
-            WaitError::Forked(e) => Self::Forked(e),
-            WaitError::Os(e) => Self::Wait(Arc::new(e)),
-        }
-    }
-}
-
 /// A sender of an end point sent nothing. (A [`Node`](crate::Node)'s own messages:
 /// [`NodeSendError`].)
 #[derive(Debug, thiserror::Error)]
@@ -230,27 +208,36 @@ pub enum SendError {
     Wait(Arc<io::Error>),
 }
 
-impl SendError {
-    /// Whether the message was sent, for a send without a wait.
-    #[inline]
-    pub(crate) fn unless_timed_out(sent: Result<(), Self>) -> Result<bool, Self> {
-        match sent {
-            Ok(()) => Ok(true),
-            Err(Self::TimedOut) => Ok(false),
-            Err(e) => Err(e),
+/// An end point's error that says why a wait has ended.
+macro_rules! of_wait {
+    ($error:ty) => {
+        impl $error {
+            /// The result of a call that does not wait; `None`: it would have had to.
+            pub(crate) fn unless_timed_out<R>(result: Result<R, Self>) -> Result<Option<R>, Self> {
+                match result {
+                    Ok(result) => Ok(Some(result)),
+                    Err(Self::TimedOut) => Ok(None),
+                    Err(e) => Err(e),
+                }
+            }
         }
-    }
+
+        impl From<crate::node::WaitError> for $error {
+            fn from(waited: crate::node::WaitError) -> Self {
+                match waited {
+                    crate::node::WaitError::TimedOut => Self::TimedOut,
+                    crate::node::WaitError::Forked(e) => Self::Forked(e),
+                    crate::node::WaitError::Os(e) => Self::Wait(std::sync::Arc::new(e)),
+                }
+            }
+        }
+    };
 }
 
-impl From<WaitError> for SendError {
-    fn from(waited: WaitError) -> Self {
-        match waited {
-            WaitError::TimedOut => Self::TimedOut,
-            WaitError::Forked(e) => Self::Forked(e),
-            WaitError::Os(e) => Self::Wait(Arc::new(e)),
-        }
-    }
-}
+pub(in crate::protocol) use of_wait;
+
+of_wait!(ReceiveError);
+of_wait!(SendError);
 
 pub(crate) fn set_up(e: impl ToString) -> GrowError {
     GrowError::SetUp(e.to_string())

@@ -444,12 +444,12 @@ impl StreamSender {
     /// this record was taken. It returns `true` also for a long record that has left in part: call
     /// [`try_flush`](Self::try_flush) until that returns `true`.
     pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendError> {
-        SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))
+        Ok(SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))?.is_some())
     }
 
     /// [`flush`](Self::flush) without waiting; returns whether everything is on its way.
     pub fn try_flush(&mut self) -> Result<bool, SendError> {
-        SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))
+        Ok(SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))?.is_some())
     }
 
     #[inline(never)]

@@ -46,18 +46,8 @@ impl Outgoing {
             other => return other,
         }
         let OutgoingMessage { ticket, data, metadata, begun } = message;
-        let unfinished = match begun {
-            Some(unfinished) => unfinished,
-            None => {
-                let (link, lengths) = (connection.link(), (data.len(), metadata.len()));
-                match node.prepare_send(link, ticket, lengths.0, lengths.1, 0) {
-                    Ok(unfinished) => begun.insert(unfinished),
-                    Err(e) => return Look::Found(Err(failed(e, connection))),
-                }
-            }
-        };
-        let sent = node.look_to_send(unfinished, &data[..], metadata);
-        sent.map(|sent| sent.map(|_| ()).map_err(|e| failed(e, connection)))
+        let sent = node.look_to_send_over(connection.link(), ticket, begun, data, metadata);
+        sent.map(|sent| sent.map_err(|e| failed(e, connection)))
     }
 
     /// A look that sends the rest of a message that was cut off.
@@ -74,7 +64,7 @@ impl Outgoing {
         if let Look::Found(Ok(_)) = sent {
             self.rest = None;
         }
-        sent.map(|sent| sent.map(|_| ()).map_err(|e| failed(e, connection)))
+        sent.map(|sent| sent.map_err(|e| failed(e, connection)))
     }
 
     /// Waits at most `timeout` until the rest of a message that was cut off has left.

@@ -13,7 +13,7 @@ mod watching;
 
 use super::asynchronous::AsyncManager;
 use super::call::{
-    Arrived, Bytes, CallError, Client, ClientConfig, Replying, Server, ServerConfig,
+    Arrived, Bytes, CallError, Client, ClientConfig, LongReply, Server, ServerConfig,
 };
 use super::manager::{GrowError, Manager, ReceiveError};
 use super::seed::Seed;
@@ -441,7 +441,7 @@ impl AsyncRequest {
     /// those of [`Request::fail`](super::Request::fail); a second answer is [`CallError::Replied`].
     pub async fn fail(&self, code: u32, text: &str) -> Result<(), CallError> {
         let arrived = self.take().ok_or(CallError::Replied)?;
-        Replying::new(self.server.server.attach(arrived)).fail(code, text)
+        self.server.server.attach(arrived).fail(code, text, None)
     }
 
     /// Replies. Ready when the reply has left. If a client takes nothing, a reply no longer than
@@ -465,13 +465,12 @@ impl AsyncRequest {
         // A long reply puts it back.
         let arrived = self.arrived().take().ok_or(CallError::Replied)?;
         let (server, of) = (&self.server, arrived.names());
-        let mut replying = Replying::new(server.server.attach(arrived));
-        let at_once = replying.at_once(data);
-        if !matches!(at_once, Ok(false)) {
+        let mut request = server.server.attach(arrived);
+        let left = request.reply_short(data);
+        if !matches!(left, Ok(false)) {
             self.tell_watcher(of);
-            return at_once.map(drop);
+            return left.map(drop);
         }
-        let request = replying.into_request();
         let user = request.peer().map(|peer| peer.user());
         let arrived = request.detach();
         let client = arrived.parts.client;
@@ -494,8 +493,8 @@ impl AsyncRequest {
         let server = server.clone();
         let runtime = server.manager.runtime().clone();
         let left = runtime.spawn(async move {
-            let mut replying = Replying::new(server.server.attach(arrived));
-            server.manager.until(|| replying.advance(&copied.data)).await
+            let (mut request, mut long) = (server.server.attach(arrived), LongReply::default());
+            server.manager.until(|| request.advance_long(&mut long, &copied.data)).await
         });
         match left.await {
             Ok(left) => left,

@@ -2,8 +2,8 @@
 //!
 //! Never: a thread is blocked here; the event loop blocks on the node's descriptor instead.
 
-use super::super::Forked;
-use super::super::wait::backoff;
+use super::super::wait::{Look, backoff};
+use super::super::{Forked, Node};
 use super::{Attached, SharedNode};
 use crate::engine::wait::{Backoff, WaitStep};
 use crate::os::sys;
@@ -29,6 +29,26 @@ pub(crate) enum NextTurn {
 }
 
 impl<T: Attached> SharedNode<T> {
+    /// A turn, and a look, of a task that waits elsewhere; if the look names a link that has no
+    /// room, or has found a part, the task is woken for the rest.
+    pub(crate) fn look_after_turn<R>(
+        &self,
+        look: impl FnOnce(&mut Node, &mut T) -> Look<R>,
+    ) -> Result<Option<R>, Forked> {
+        let mut guard = self.inner.lock_unless_forked()?;
+        let (node, attached) = guard.parts();
+        node.poll()?;
+        attached.after_poll(node);
+        let found = look(node, attached);
+        match found {
+            Look::Room(link) => node.await_room(link),
+            Look::Again => node.wake(),
+            Look::Found(_) | Look::Nothing => {}
+        }
+        attached.after_look(node);
+        Ok(found.found())
+    }
+
     /// One step of the task that polls in an event loop for the other tasks: a turn, and its next
     /// step. `sleeps` decides whether to sleep, if no other step is left; the node is armed then,
     /// and its descriptor becomes readable at the next arrival.

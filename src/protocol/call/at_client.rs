@@ -2,13 +2,13 @@
 
 use super::handling::{LIMIT_BYTES, application_error, limit_us, limited};
 use super::{
-    ASK, Blocks, Broken, Bytes, CALL_BITS, CANCEL, CLOSING, CallError, CallSending, DECLINED,
-    DRAINING, FAILED, LEFT, LENGTH_MAX, LIMITED, LentBlocks, LongPlace, OUTSTANDING_MAX,
-    REPLY_LIMIT, REQUEST_LIMIT, TOO_LONG, ended, failed, go_on, number_from,
+    ASK, Blocks, Broken, Bytes, CALL_BITS, CANCEL, CLOSING, CallError, DECLINED, DRAINING, FAILED,
+    LEFT, LENGTH_MAX, LIMITED, LentBlocks, LongPlace, OUTSTANDING_MAX, REPLY_LIMIT, REQUEST_LIMIT,
+    TOO_LONG, ended, failed, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Notification, QueueId};
-use crate::node::{Look, Node, NodeSendError};
+use crate::node::{Look, Node, NodeSendError, Unfinished};
 use crate::protocol::Connection;
 use crate::protocol::manager::Protocol;
 use crate::protocol::tickets::message_ticket_from;
@@ -431,7 +431,7 @@ impl ClientState {
                 return Look::Found(Ok(id));
             }
             call.state = AtClient::Asked;
-            *begun = BegunCall::Long(id, CallSending::Asked);
+            *begun = BegunCall::Long(id, None);
         }
         self.begin_long(node, request, begun, id)
     }
@@ -444,13 +444,13 @@ impl ClientState {
         begun: &mut BegunCall,
         id: CallId,
     ) -> Look<Result<CallId, CallError>> {
-        let BegunCall::Long(_, sending) = begun else { return Look::Nothing };
+        let BegunCall::Long(_, unfinished) = begun else { return Look::Nothing };
         if let Err(Broken(why)) = self.pump(node) {
             return Look::Found(Err(CallError::Misbehaved(why)));
         }
         match self.longs.get(&id.call) {
             Some(LongAtClient::Granted(ticket)) => {
-                let (ticket, length) = (*ticket, request.len() as u64);
+                let length = request.len() as u64;
                 if ticket.capacity() < length {
                     let why = format!(
                         "a ticket for {} bytes, where {length} were asked for",
@@ -458,7 +458,8 @@ impl ClientState {
                     );
                     return Look::Found(Err(CallError::Misbehaved(why)));
                 }
-                let look = go_on(node, self.connection.link(), sending, &ticket, request);
+                let link = self.connection.link();
+                let look = node.look_to_send_over(link, ticket, unfinished, request, &[]);
                 if let Look::Found(Ok(())) = look {
                     self.longs.remove(&id.call);
                     self.calls[id.call as usize].state = AtClient::Waiting;
@@ -643,7 +644,8 @@ impl ClientState {
 pub(super) enum BegunCall {
     #[default]
     Nothing,
-    Long(CallId, CallSending),
+    /// Asked for; once the server has made room, begun.
+    Long(CallId, Option<Unfinished>),
     Sent(CallId),
 }
 
@@ -651,7 +653,7 @@ impl BegunCall {
     /// Whether the server may have the whole request.
     #[cfg(feature = "tokio")]
     pub(super) fn may_be_there(&self) -> bool {
-        matches!(self, Self::Sent(_) | Self::Long(_, CallSending::Going(_)))
+        matches!(self, Self::Sent(_) | Self::Long(_, Some(_)))
     }
 
     pub(super) fn id(&self) -> Option<CallId> {

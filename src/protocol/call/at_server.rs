@@ -426,7 +426,7 @@ impl ServerState {
         let handed = node.take_direct(self.queue, None)?;
         let notification = handed.notification;
         if notification.index != MetadataIndex::FAST {
-            return self.take_long(node, &notification);
+            return self.handle_long(node, &notification);
         }
         match self.handle(node, &notification, handed.words()) {
             Ok(arrived) => arrived,
@@ -436,11 +436,6 @@ impl ServerState {
                 None
             }
         }
-    }
-
-    #[cold]
-    fn take_long(&mut self, node: &mut Node, notification: &Notification) -> Option<Arrived> {
-        self.handle_long(node, notification).ok()?
     }
 
     /// Handles arrivals, up to the first request or the first client that broke the rules.
@@ -461,7 +456,7 @@ impl ServerState {
             let handled = if notification.index == MetadataIndex::FAST {
                 self.handle(node, &notification, None)
             } else {
-                self.handle_long(node, &notification)
+                Ok(self.handle_long(node, &notification))
             };
             match handled {
                 Ok(Some(arrived)) => return Pumped::Request(arrived),

@@ -252,9 +252,11 @@ impl Client {
             look
         });
         *may_be_there = matches!(begun, BegunCall::Sent(_));
-        if let Err(WaitError::TimedOut) = result {
-            return Ok(None);
-        }
+        let result = match result {
+            Err(WaitError::TimedOut) => return Ok(None),
+            Err(waited) => Err(waited.into()),
+            Ok(result) => result,
+        };
         let id = core::mem::take(begun).id();
         self.settle(result, id).map(|()| Some(reply))
     }
@@ -357,7 +359,12 @@ impl Client {
             none_free = state.waits_for_a_call(&begun);
             look
         });
-        self.settle(self.or_none_free(result, none_free), begun.id())
+        let result = match result {
+            Ok(result) => result,
+            Err(WaitError::TimedOut) if none_free => Err(CallError::NoneFree(self.outstanding)),
+            Err(waited) => Err(waited.into()),
+        };
+        self.settle(result, begun.id())
     }
 
     /// Waits for the reply of a call, at most `timeout`. If that time passes, the call goes on, and
@@ -371,7 +378,7 @@ impl Client {
             .at_once(|node, protocols| protocols.client(self.state)?.take_at_once(node, call));
         match taken {
             Some(Ok(reply)) => Ok(reply),
-            Some(failed) => self.settle(Ok(failed), None),
+            Some(Err(e)) => Err(self.failed(e, None)),
             None => self.finish_slowly(call, timeout),
         }
     }
@@ -379,25 +386,16 @@ impl Client {
     #[inline(never)]
     fn finish_slowly(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
         let mut reply = Bytes::default();
-        let result = self.manager.shared.wait_until(timeout, |node, protocols| {
-            match protocols.client(self.state) {
-                Some(state) => state.look_for(node, call, &mut reply),
-                None => Look::Nothing,
-            }
+        let found = self.manager.shared.wait_until(timeout, |node, protocols| {
+            let Some(state) = protocols.client(self.state) else { return Look::Nothing };
+            state.look_for(node, call, &mut reply)
         });
-        match result {
-            Ok(result) => self.settle(Ok(result), None).map(|()| reply),
-            Err(waited) => Err(waited.into()),
-        }
+        self.settle(found?, None).map(|()| reply)
     }
 
     /// The reply of a call, if it is there or comes in one turn.
     pub fn try_finish(&self, call: CallId) -> Result<Option<Bytes>, CallError> {
-        match self.finish(call, Some(Duration::ZERO)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(CallError::TimedOut) => Ok(None),
-            Err(e) => Err(e),
-        }
+        CallError::unless_timed_out(self.finish(call, Some(Duration::ZERO)))
     }
 
     /// Abandons a call: its reply will be dropped when it comes, and the server's handler can see
@@ -431,39 +429,21 @@ impl Client {
         this.at_once
     ));
 
-    /// After a wait to send a call: no call was free.
-    fn or_none_free<R>(
-        &self,
-        result: Result<Result<R, CallError>, WaitError>,
-        none_free: bool,
-    ) -> Result<Result<R, CallError>, WaitError> {
-        match result {
-            Err(WaitError::TimedOut) if none_free => Ok(Err(CallError::NoneFree(self.outstanding))),
-            result => result,
-        }
+    /// After a failure: forgets the call, if it still exists; disconnects a peer that broke the rules.
+    #[inline]
+    fn settle<R>(&self, result: Result<R, CallError>, id: Option<CallId>) -> Result<R, CallError> {
+        result.map_err(|e| self.failed(e, id))
     }
 
-    /// After a wait: abandons a call whose time limit has passed, disconnects a peer that broke the
-    /// rules.
-    #[inline]
-    fn settle<R>(
-        &self,
-        result: Result<Result<R, CallError>, WaitError>,
-        id: Option<CallId>,
-    ) -> Result<R, CallError> {
-        let e = match result {
-            Ok(Ok(result)) => return Ok(result),
-            Ok(Err(e)) => e,
-            Err(waited) => waited.into(),
-        };
-        // If it still exists.
+    #[cold]
+    fn failed(&self, e: CallError, id: Option<CallId>) -> CallError {
         if let Some(id) = id {
             self.forget(id);
         }
         if let CallError::Misbehaved(why) = &e {
             self.manager.expel(self.connection.link(), why);
         }
-        Err(e)
+        e
     }
 }
 
@@ -503,33 +483,16 @@ impl Prepared<'_> {
         let Self { client, request, deadline, progress } = self;
         let CallProgress { begun, may_be_there, none_free } = progress;
         let mut reply = Bytes::default();
-        let look = {
-            use crate::node::Attached;
-            let mut guard = client.manager.shared.lock();
-            let (node, protocols) = guard.parts();
-            node.poll()?;
-            protocols.after_poll(node);
-            let look = match protocols.client(client.state) {
-                Some(state) => {
-                    let look = state.look_at_all(node, request, *deadline, begun, &mut reply);
-                    *none_free = state.waits_for_a_call(begun);
-                    look
-                }
-                None => Look::Nothing,
-            };
-            match look {
-                Look::Room(link) => node.await_room(link),
-                // This wakes the task.
-                Look::Again => node.wake(),
-                _ => {}
-            }
-            protocols.after_look(node);
-            *may_be_there |= begun.may_be_there();
+        let found = client.manager.shared.look_after_turn(|node, protocols| {
+            let Some(state) = protocols.client(client.state) else { return Look::Nothing };
+            let look = state.look_at_all(node, request, *deadline, begun, &mut reply);
+            *none_free = state.waits_for_a_call(begun);
             look
-        };
-        let Look::Found(result) = look else { return Ok(None) };
+        })?;
+        *may_be_there |= begun.may_be_there();
+        let Some(result) = found else { return Ok(None) };
         let id = core::mem::take(begun).id();
-        client.settle(Ok(result), id).map(|()| Some(reply))
+        client.settle(result, id).map(|()| Some(reply))
     }
 }
 

@@ -13,8 +13,7 @@
 //! side's length to be inside of the block, or its text to be text.
 
 use super::at_server::{CANCELLED, ServerState};
-use super::replying::{CallAnswer, look_to_reply};
-use super::server::{Arrived, Request};
+use super::server::{Arrived, CallAnswer, Request};
 use super::{CallError, Server};
 #[cfg(feature = "unstable-internals")]
 use crate::control::Peer;
@@ -22,8 +21,6 @@ use crate::control::printable;
 use crate::node::Attached;
 #[cfg(feature = "tokio")]
 use crate::node::Forked;
-#[cfg(feature = "unstable-internals")]
-use crate::node::Look;
 use crate::wire::SlotIndex;
 #[cfg(feature = "tokio")]
 use core::task::Waker;
@@ -187,19 +184,10 @@ impl Request<'_> {
 
     #[cfg(feature = "unstable-internals")]
     fn try_answer(mut self, answer: CallAnswer<'_>) -> Result<Option<Self>, CallError> {
-        let Server { manager, offer, .. } = self.server;
-        let look = {
-            let mut guard = manager.shared.lock();
-            let (node, protocols) = guard.parts();
-            look_to_reply(node, protocols, *offer, self.arrived(), answer, false)
-        };
-        match look {
-            Look::Found(Ok(true)) => {
-                self.arrived = None;
-                Ok(None)
-            }
-            Look::Found(Err(e)) => Err(e),
-            _ => Ok(Some(self)),
+        match self.answer(answer, false, Some(Duration::ZERO)) {
+            Ok(true) => Ok(None),
+            Ok(false) | Err(CallError::NoRoom) => Ok(Some(self)),
+            Err(e) => Err(e),
         }
     }
 
@@ -218,29 +206,7 @@ impl Request<'_> {
         timeout: Option<Duration>,
     ) -> Result<(), CallError> {
         let failure = CallFailure::new(code, text)?;
-        let Server { manager, offer, .. } = self.server;
-        let sent = {
-            let arrived = self.arrived();
-            manager.shared.wait_until(timeout, |node, protocols| {
-                let keeps = timeout.is_none();
-                look_to_reply(
-                    node,
-                    protocols,
-                    *offer,
-                    arrived,
-                    CallAnswer::Failure(failure.bytes()),
-                    keeps,
-                )
-            })
-        };
-        match sent {
-            Ok(Ok(_)) => {
-                self.arrived = None;
-                Ok(())
-            }
-            Ok(Err(e)) => Err(e),
-            Err(waited) => Err(CallError::from(waited).of_reply()),
-        }
+        self.answer(CallAnswer::Failure(failure.bytes()), timeout.is_none(), timeout).map(drop)
     }
 }
 

@@ -38,8 +38,7 @@ mod at_server;
 mod client;
 mod drain;
 mod handling;
-mod long_requests;
-mod replying;
+mod long;
 mod server;
 
 pub use at_client::CallId;
@@ -51,16 +50,15 @@ pub use handling::ERROR_TEXT_MAX;
 #[cfg(feature = "unstable-internals")]
 pub use handling::Which;
 #[cfg(feature = "tokio")]
-pub(crate) use replying::Replying;
+pub(crate) use long::LongReply;
 pub use server::{Arrived, Request, Server, ServerConfig};
 
 use super::Connection;
+use super::manager::of_wait;
 use super::tickets::fast_ticket_from;
 use crate::control::Peer;
 use crate::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
-use crate::node::{
-    CloseReason, Forked, Look, Node, NodeSendError, PreparedTicket, Unfinished, WaitError,
-};
+use crate::node::{CloseReason, Forked, Node, NodeSendError, PreparedTicket};
 use crate::os::memory::AreaMemory;
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
@@ -227,15 +225,7 @@ fn too_long(length: u64, max: u64, limit: &str) -> String {
     format!("{what} is longer than {limit}{most}")
 }
 
-impl From<WaitError> for CallError {
-    fn from(waited: WaitError) -> Self {
-        match waited {
-            WaitError::TimedOut => Self::TimedOut,
-            WaitError::Forked(e) => Self::Forked(e),
-            WaitError::Os(e) => Self::Wait(Arc::new(e)),
-        }
-    }
-}
+of_wait!(CallError);
 
 /// Bytes of a request or reply; they do not change.
 pub struct Bytes(BytesSource);
@@ -554,30 +544,6 @@ impl LongPlace {
         let _ = node.remove_slot(self.slot);
         let _ = node.remove_area(self.area);
     }
-}
-
-/// Whether a message for a call has left.
-pub(super) enum CallSending {
-    Asked,
-    Going(Box<Unfinished>),
-}
-
-/// One look of a thread that sends a long message for which a ticket was given.
-pub(super) fn go_on(
-    node: &mut Node,
-    link: LinkId,
-    sending: &mut CallSending,
-    ticket: &Ticket,
-    data: &[u8],
-) -> Look<Result<(), NodeSendError>> {
-    if let CallSending::Asked = sending {
-        match node.prepare_send(link, ticket, data.len(), 0, 0) {
-            Ok(unfinished) => *sending = CallSending::Going(Box::new(unfinished)),
-            Err(e) => return Look::Found(Err(e)),
-        }
-    }
-    let CallSending::Going(unfinished) = sending else { return Look::Nothing };
-    node.look_to_send(unfinished, data, &[]).map(|sent| sent.map(|_| ()))
 }
 
 pub(super) fn number_from(bytes: &[u8]) -> u64 {

@@ -1,12 +1,12 @@
 //! The server's side of request and reply.
 
 use super::at_server::{Pumped, ReadyRequests, ServerState};
-use super::long_requests::LONG_MAX;
-use super::replying::{CallAnswer, LongReply, look_to_reply};
-use super::{Bytes, CallError, LENGTH_MAX};
+use super::handling::CallFailure;
+use super::long::{LONG_MAX, LongReply};
+use super::{Bytes, CallError, FAILED, LENGTH_MAX};
 use crate::control::Peer;
 use crate::interface::{LinkId, QUEUE_ENTRIES_MAX, QueueId};
-use crate::node::{Look, Node};
+use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager, ReceiveError};
@@ -399,40 +399,147 @@ impl Request<'_> {
 
     #[inline(never)]
     fn reply_slowly(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
-        let Some(arrived) = &self.arrived else { return Ok(()) };
-        let Server { manager, offer, .. } = self.server;
-        let keeps = timeout.is_none();
-        let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            look_to_reply(node, protocols, *offer, arrived, CallAnswer::Reply(data), keeps)
-        });
-        match sent {
-            Ok(Ok(true)) => {
-                self.arrived = None;
-                Ok(())
-            }
-            Ok(Ok(false)) => self.reply_long(data, timeout),
-            Ok(Err(e)) => Err(e),
-            Err(waited) => Err(CallError::from(waited).of_reply()),
+        if !self.answer(CallAnswer::Reply(data), timeout.is_none(), timeout)? {
+            self.answer_long(data, timeout)?;
         }
+        Ok(())
+    }
+}
+
+impl Request<'_> {
+    /// Waits at most `timeout` until an answer of up to the client's block has left; `false`: it is
+    /// a longer reply. An answer that finds no room is kept if `keeps` says so, and then this never
+    /// waits.
+    pub(super) fn answer(
+        &mut self,
+        answer: CallAnswer<'_>,
+        keeps: bool,
+        timeout: Option<Duration>,
+    ) -> Result<bool, CallError> {
+        let Some(arrived) = &self.arrived else { return Ok(true) };
+        let Server { manager, offer, .. } = self.server;
+        let sent = manager.shared.wait_until(timeout, |node, protocols| {
+            look_to_reply(node, protocols, *offer, arrived, answer, keeps)
+        });
+        let has_left = sent.map_err(|waited| CallError::from(waited).of_reply())??;
+        if has_left {
+            self.arrived = None;
+        }
+        Ok(has_left)
     }
 
-    #[cold]
-    fn reply_long(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
+    /// Waits at most `timeout` until a reply that is longer than the client's block has left.
+    pub(super) fn answer_long(
+        &mut self,
+        data: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), CallError> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
         let mut long = LongReply::default();
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
             long.look(node, protocols, *offer, arrived, data)
         });
-        match sent {
-            Ok(Ok(())) => {
-                self.arrived = None;
-                Ok(())
-            }
-            Ok(Err(e)) => Err(e),
-            Err(waited) => Err(CallError::from(waited).of_reply()),
-        }
+        sent.map_err(|waited| CallError::from(waited).of_reply())??;
+        self.arrived = None;
+        Ok(())
     }
+
+    /// Replies if the reply is no longer than the client's block; otherwise `false`. Without room it
+    /// is kept.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn reply_short(&mut self, data: &[u8]) -> Result<bool, CallError> {
+        self.answer(CallAnswer::Reply(data), true, None)
+    }
+
+    /// One turn of a task's long reply: whether it has left.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn advance_long(
+        &mut self,
+        long: &mut LongReply,
+        data: &[u8],
+    ) -> Result<Option<()>, CallError> {
+        let Some(arrived) = &self.arrived else { return Ok(Some(())) };
+        let Server { manager, offer, .. } = self.server;
+        let left = manager
+            .shared
+            .look_after_turn(|node, protocols| long.look(node, protocols, *offer, arrived, data))?;
+        let left = left.transpose()?;
+        if left.is_some() {
+            self.arrived = None;
+        }
+        Ok(left)
+    }
+}
+
+/// The answer to a request.
+#[derive(Clone, Copy)]
+pub(super) enum CallAnswer<'a> {
+    Reply(&'a [u8]),
+    Failure(&'a [u8]),
+}
+
+/// One look of a replying thread; `false`: the reply is longer than the client's block. `keeps`: a
+/// reply that finds no room is kept, and leaves later.
+fn look_to_reply(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    offer: OfferId,
+    arrived: &Arrived,
+    answer: CallAnswer<'_>,
+    keeps: bool,
+) -> Look<Result<bool, CallError>> {
+    let (link, call) = (arrived.parts.link, arrived.parts.call);
+    let state = protocols.server(offer);
+    let Some(client) = state.and_then(|state| state.client_of(arrived)) else {
+        return gone(node, protocols, offer, arrived);
+    };
+    // A reply's code is its length; no reply that is sent at once has the length `FAILED`.
+    let (code, data) = match answer {
+        CallAnswer::Reply(data) if data.len() > client.at_once => return Look::Found(Ok(false)),
+        CallAnswer::Reply(data) => (data.len() as u32, data),
+        CallAnswer::Failure(data) if data.len() > client.at_once => {
+            return Look::Found(Err(CallFailure::beyond(data, client.at_once)));
+        }
+        CallAnswer::Failure(data) => (FAILED, data),
+    };
+    match client.lent.send(node, link, call, code, data) {
+        Ok(()) => {
+            client.end(call);
+            if client.is_shut() {
+                node.wake();
+            }
+            if client.freed
+                && let Some(state) = protocols.server(offer)
+            {
+                state.advance(node, arrived.parts.slot);
+            }
+            Look::Found(Ok(true))
+        }
+        Err(NodeSendError::Full) if !keeps => Look::Room(link),
+        Err(NodeSendError::Full) => {
+            client.outbox.push_back((call, code, data.to_vec()));
+            if let Some(state) = protocols.server(offer) {
+                state.advance(node, arrived.parts.slot);
+            }
+            Look::Found(Ok(true))
+        }
+        Err(NodeSendError::LinkEnded(_)) => gone(node, protocols, offer, arrived),
+        Err(e) => Look::Found(Err(e.into())),
+    }
+}
+
+/// The client of a request has gone; returns the reason.
+#[cold]
+pub(super) fn gone<R>(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    offer: OfferId,
+    arrived: &Arrived,
+) -> Look<Result<R, CallError>> {
+    protocols.take_events(node);
+    let reason = protocols.server(offer).and_then(|state| state.why_gone(arrived));
+    Look::Found(Err(CallError::Ended(reason.unwrap_or(CloseReason::Closed))))
 }
 
 /// Places of answered requests, for new ones; each holds the next.
@@ -497,15 +604,6 @@ impl Deref for Request<'_> {
     }
 }
 
-impl Drop for Request<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(arrived) = self.arrived.take() {
-            self.server.decline(&arrived);
-        }
-    }
-}
-
 impl Server {
     #[cold]
     fn decline(&self, arrived: &Arrived) {
@@ -515,6 +613,15 @@ impl Server {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
         protocols.decline(node, self.offer, arrived);
+    }
+}
+
+impl Drop for Request<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(arrived) = self.arrived.take() {
+            self.server.decline(&arrived);
+        }
     }
 }
 

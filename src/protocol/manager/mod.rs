@@ -22,6 +22,7 @@ mod seeds;
 mod wakers;
 
 pub use connection::{Connection, EndPoint};
+pub(in crate::protocol) use error::of_wait;
 pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendError};
 pub use giving_up::UntilGivenUp;

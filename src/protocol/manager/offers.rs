@@ -214,6 +214,27 @@ impl Attached for Protocols {
     }
 }
 
+macro_rules! states {
+    ($($get:ident: $kind:ident($state:ty);)*) => {
+        /// The state of an end point, which is its offer.
+        impl Protocols {
+            $(#[inline]
+            pub(in crate::protocol) fn $get(&mut self, id: OfferId) -> Option<&mut $state> {
+                match &mut self.offers.get_mut(&id)?.offer {
+                    Offering::$kind(state) => Some(state),
+                    _ => None,
+                }
+            })*
+        }
+    };
+}
+
+states! {
+    client: Client(ClientState);
+    server: Server(ServerState);
+    publisher: Publisher(PublisherState);
+}
+
 impl Protocols {
     /// A polling thread may take the signal that would have woken the tasks that sleep on the
     /// descriptor, together with its news; and the signal's sender sends no other before they have
@@ -265,45 +286,6 @@ impl Protocols {
             _ => None,
         };
         state.expect("as long as its seat, and of its type")
-    }
-
-    /// The state of a client, which is its offer.
-    #[inline]
-    pub(in crate::protocol) fn client(&mut self, id: OfferId) -> Option<&mut ClientState> {
-        match self.offers.places.get_mut(id.index)? {
-            Some(OfferedService { offer: Offering::Client(state), number, .. })
-                if *number == id.number =>
-            {
-                Some(state)
-            }
-            _ => None,
-        }
-    }
-
-    /// The state of a server, which is its offer.
-    #[inline]
-    pub(in crate::protocol) fn server(&mut self, id: OfferId) -> Option<&mut ServerState> {
-        match self.offers.places.get_mut(id.index)? {
-            Some(OfferedService { offer: Offering::Server(state), number, .. })
-                if *number == id.number =>
-            {
-                Some(state)
-            }
-            _ => None,
-        }
-    }
-
-    /// The state of a publisher, which is its offer.
-    #[inline]
-    pub(in crate::protocol) fn publisher(&mut self, id: OfferId) -> Option<&mut PublisherState> {
-        match self.offers.places.get_mut(id.index)? {
-            Some(OfferedService { offer: Offering::Publisher(state), number, .. })
-                if *number == id.number =>
-            {
-                Some(state)
-            }
-            _ => None,
-        }
     }
 
     /// Hides a receiver; returns its names, which the caller has to give up.

@@ -4,11 +4,11 @@ use super::log::PublishedBody;
 use super::serving::NoRoom;
 use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
-use crate::node::{Attached, ExportError, Forked, Look, Node, WaitError};
+use crate::node::{Attached, ExportError, Forked, Look, Node};
 use crate::os::pool::{Pool, PoolPlace};
 use crate::os::sys;
 use crate::protocol::ends::offered;
-use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
+use crate::protocol::manager::{OfferId, Offering, Protocols, of_wait, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -54,15 +54,7 @@ pub enum PublishError {
     Wait(Arc<io::Error>),
 }
 
-impl From<WaitError> for PublishError {
-    fn from(waited: WaitError) -> Self {
-        match waited {
-            WaitError::TimedOut => Self::TimedOut,
-            WaitError::Forked(e) => Self::Forked(e),
-            WaitError::Os(e) => Self::Wait(Arc::new(e)),
-        }
-    }
-}
+of_wait!(PublishError);
 
 /// A loan that was not published, and the reason. It can be published again.
 #[derive(Debug, thiserror::Error)]
@@ -278,8 +270,21 @@ impl Publisher {
             return self.publish_long(sample, timeout);
         }
         let offer = self.offer;
-        let shared = &self.manager.shared;
-        match shared.at_once(|node, protocols| publish_quickly(node, protocols, offer, sample)) {
+        let published = self.manager.shared.at_once(|node, protocols| {
+            let state = protocols.publisher(offer)?;
+            let sent = match state.publish_at_once(node, sample) {
+                None if state.has_used_places() => {
+                    publish_in_new_places(node, protocols, offer, sample)
+                }
+                sent => sent,
+            };
+            let (number, have_left) = sent?;
+            if !have_left {
+                protocols.advance_publisher(node, offer);
+            }
+            Some(number)
+        });
+        match published {
             Some(number) => Ok(number),
             None => self.publish_slowly(PublishedBody::Short(sample), timeout),
         }
@@ -328,11 +333,7 @@ impl Publisher {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_publish(&self, sample: &[u8]) -> Result<Option<u64>, PublishError> {
-        match self.publish(sample, Some(Duration::ZERO)) {
-            Ok(number) => Ok(Some(number)),
-            Err(PublishError::TimedOut) => Ok(None),
-            Err(e) => Err(e),
-        }
+        PublishError::unless_timed_out(self.publish(sample, Some(Duration::ZERO)))
     }
 
     /// A sample of `length` bytes of the pool, to be written in place. Never waits: there is a
@@ -426,11 +427,7 @@ impl Publisher {
 
     /// [`flush`](Self::flush) without waiting; returns whether everything has been sent.
     pub fn try_flush(&self) -> Result<bool, PublishError> {
-        match self.flush(Some(Duration::ZERO)) {
-            Ok(()) => Ok(true),
-            Err(PublishError::TimedOut) => Ok(false),
-            Err(e) => Err(e),
-        }
+        Ok(PublishError::unless_timed_out(self.flush(Some(Duration::ZERO)))?.is_some())
     }
 
     /// [`flush`](Self::flush), and waits until subscribers have released every sample of the pool.
@@ -527,47 +524,22 @@ impl Publisher {
     }
 }
 
-#[inline]
-fn publish_quickly(
-    node: &mut Node,
-    protocols: &mut Protocols,
-    offer: OfferId,
-    sample: &[u8],
-) -> Option<u64> {
-    let state = protocols.publisher(offer)?;
-    if !state.is_quick() {
-        return go_on_quickly(node, protocols, offer, sample);
-    }
-    let (number, is_quick) = state.publish_quickly(node, sample)?;
-    if !is_quick {
-        protocols.settle(node, offer);
-    }
-    Some(number)
-}
-
-/// After as many samples as there was room for, quick publishing may go on: with the room that
-/// there is by now, or after a turn, since subscribers report room in messages.
+/// The places that were known have been used: there may be more by now, or after a turn, since
+/// subscribers report them in messages.
 #[cold]
 #[inline(never)]
-fn go_on_quickly(
+fn publish_in_new_places(
     node: &mut Node,
     protocols: &mut Protocols,
     offer: OfferId,
     sample: &[u8],
-) -> Option<u64> {
-    let state = protocols.publisher(offer)?;
-    if !state.has_been_quick() {
-        return None;
-    }
-    if !state.goes_on_quickly(node) {
+) -> Option<(u64, bool)> {
+    if !protocols.publisher(offer)?.count_places(node) {
         node.poll().ok()?;
         protocols.after_poll(node);
     }
     let state = protocols.publisher(offer)?;
-    if !state.is_quick() && !state.goes_on_quickly(node) {
-        return None;
-    }
-    publish_quickly(node, protocols, offer, sample)
+    if state.count_places(node) { state.publish_at_once(node, sample) } else { None }
 }
 
 #[inline]

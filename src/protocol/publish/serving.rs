@@ -457,8 +457,8 @@ impl Serving {
 
     /// The number of short samples, beginning with `number`, that can be sent to it without checks
     /// of anything but its link.
-    pub fn quick(&mut self, node: &Node, number: u64) -> u64 {
-        if !self.is_served() || self.has_more() || self.told != number {
+    pub fn places_for(&mut self, node: &Node, number: u64) -> u64 {
+        if !self.is_served() || self.has_more() || self.told != number || self.wanted.is_some() {
             return 0;
         }
         if self.sent - self.taken > self.depth / 2 {
@@ -467,27 +467,21 @@ impl Serving {
         if self.fault.is_some() { 0 } else { self.depth - (self.sent - self.taken) }
     }
 
-    /// Sends a [quick](Self::quick) sample; only its place is recorded here. `false`: it has not
-    /// left.
+    /// Sends the short sample of this number, for which it has a [place](Self::places_for); `false`:
+    /// nothing was done.
     #[inline]
-    pub fn push_quick(&mut self, node: &mut Node, sample: &[u8]) -> bool {
+    pub fn send_at_once(&mut self, node: &mut Node, number: u64, sample: &[u8]) -> bool {
         let word = sample.len() as u32;
-        let sent = match &self.places {
+        let has_left = match &self.places {
             Some(places) => node.push_prepared(places, self.offset, sample, word),
             None => false,
         };
-        // A call, because it is rare: the registers it needs are not saved in the usual case.
-        if sent || (!node.is_told() && self.push_general(node, sample, word)) {
-            self.pass_place();
-            return true;
+        if !has_left && (node.is_told() || !self.push_general(node, sample, word)) {
+            return false;
         }
-        false
-    }
-
-    /// All samples before `number` were sent, `count` of them [quickly](Self::push_quick).
-    pub fn has_sent(&mut self, number: u64, count: u64) {
-        (self.next, self.end, self.told) = (number, number, number);
-        self.sent += count;
+        (self.next, self.end) = (number, number + 1);
+        self.sent_one();
+        true
     }
 
     /// Whether it has a free place, and for a sample of the pool a free lease, according to the

@@ -30,42 +30,30 @@ pub(in crate::protocol) struct PublisherState {
     skip_to: u64,
     /// A random number, drawn when the publisher was made.
     id: u64,
-    /// In the order of arrival. The progress of each is recorded here only if `quick` says so: see
-    /// [`all`](Self::all).
+    /// In the order of arrival.
     subscribers: Vec<Serving>,
-    quick: Quick,
+    /// Short samples below this number can be sent with no check of anything but links: each
+    /// subscriber has been sent all others, and has places for these. 0: none can.
+    at_once_until: u64,
     holders: Holders,
     pub(super) sent_away: u64,
     pub(super) misbehaved: u64,
     pub(super) dropped: u64,
 }
 
-/// The checks that the next short sample needs. Usually these are the checks of each subscriber's
-/// link: all subscribers have got all earlier samples, and have places for it. As long as that
-/// holds, only the place of the next message is recorded for each.
-#[derive(Debug, Default)]
-struct Quick {
-    /// The number of samples that can still be sent without other checks.
-    left: u64,
-    /// The number of the first that was.
-    from: u64,
-}
-
 impl PublisherState {
     /// `id`: a number that no other publisher has.
     pub(super) fn new(config: PublishConfig, pool: Option<Arc<Pool>>, id: u64) -> Self {
         let log = SampleLog::new(config.kept() as usize);
-        let subscribers = Vec::new();
-        let (quick, holders) = (Quick::default(), Holders::default());
         Self {
             config,
             pool,
             log,
             skip_to: 0,
             id,
-            subscribers,
-            quick,
-            holders,
+            subscribers: Vec::new(),
+            at_once_until: 0,
+            holders: Holders::default(),
             sent_away: 0,
             misbehaved: 0,
             dropped: 0,
@@ -74,96 +62,56 @@ impl PublisherState {
 
     /// Sets the number of the next sample, unless that many were published already.
     pub(super) fn skip_to(&mut self, number: u64) {
-        // Quickly sent samples are not checked for their number.
-        self.all();
-        self.skip_to = number;
+        (self.skip_to, self.at_once_until) = (number, 0);
         self.log.begin_at(number.max(self.log.next()));
-        self.quick.from = self.log.next();
     }
 
-    /// The subscribers, with their progress recorded; the next sample needs all checks.
-    fn all(&mut self) -> &mut Vec<Serving> {
-        let (number, count) = (self.log.next(), self.log.next() - self.quick.from);
-        if count > 0 {
-            self.subscribers.iter_mut().for_each(|serving| serving.has_sent(number, count));
-        }
-        self.quick = Quick { left: 0, from: number };
-        &mut self.subscribers
+    /// Whether short samples can be sent at once from now on.
+    pub(super) fn count_places(&mut self, node: &Node) -> bool {
+        let next = self.log.next();
+        let places = self.subscribers.iter_mut().map(|serving| serving.places_for(node, next));
+        // Without subscribers, the caller finds out whether this is a forked child.
+        let places = if self.skip_to > next { 0 } else { places.min().unwrap_or(0) };
+        self.at_once_until = if places > 0 { next + places } else { 0 };
+        places > 0
     }
 
-    /// Begins quick sending, if only links have to be checked.
-    fn begin_quick(&mut self, node: &Node) {
-        let number = self.log.next();
-        let all = self.subscribers.iter_mut().map(|serving| serving.quick(node, number));
-        // Without subscribers, the caller of `publish` checks whether this is a forked child.
-        self.quick = Quick { left: all.min().unwrap_or(0), from: number };
-    }
-
-    /// Whether samples were sent quickly that are not recorded yet.
-    pub(super) fn has_been_quick(&self) -> bool {
-        self.log.next() > self.quick.from
-    }
-
-    /// Whether quick sending can go on, because places were given back.
-    pub(super) fn goes_on_quickly(&mut self, node: &Node) -> bool {
-        self.all();
-        self.begin_quick(node);
-        self.quick.left > 0
-    }
-
-    /// Whether the next short sample is to be sent quickly.
+    /// Whether all places that were counted have been used.
     #[inline]
-    pub(super) fn is_quick(&self) -> bool {
-        self.quick.left > 0
+    pub(super) fn has_used_places(&self) -> bool {
+        self.at_once_until == self.log.next() && self.at_once_until > 0
     }
 
-    /// [`publish`](Self::publish) of a short sample that needs only the checks of links: its
-    /// number, and whether the next can be sent in the same way. `None`: nothing was done.
+    /// [`publish`](Self::publish) of a short sample for which each subscriber has a place: its number,
+    /// and whether it has left for all of them. `None`: nothing was done.
     #[inline]
-    pub(super) fn publish_quickly(
+    pub(super) fn publish_at_once(
         &mut self,
         node: &mut Node,
         sample: &[u8],
     ) -> Option<(u64, bool)> {
-        if self.quick.left == 0 {
+        let number = self.log.next();
+        if number >= self.at_once_until {
             return None;
         }
-        let number = self.log.next();
+        let mut have_left = true;
         for (i, serving) in self.subscribers.iter_mut().enumerate() {
-            if !serving.push_quick(node, sample) {
-                return self.go_on_slowly(node, i, sample);
-            }
-        }
-        self.quick.left -= 1;
-        self.log.push_short(sample);
-        Some((number, true))
-    }
-
-    /// This many subscribers were sent the sample, and the next could not be.
-    #[cold]
-    #[inline(never)]
-    fn go_on_slowly(&mut self, node: &mut Node, sent: usize, sample: &[u8]) -> Option<(u64, bool)> {
-        if sent == 0 {
-            return None;
-        }
-        let number = self.log.next();
-        for (i, serving) in self.all().iter_mut().enumerate() {
-            match i < sent {
-                true => serving.has_sent(number + 1, 1),
-                false => serving.offer(node, number, false),
+            if !serving.send_at_once(node, number, sample) {
+                if i == 0 {
+                    return None;
+                }
+                serving.offer(node, number, false);
+                (self.at_once_until, have_left) = (0, false);
             }
         }
         self.log.push_short(sample);
-        self.quick.from = self.log.next();
-        self.advance(node);
-        Some((number, false))
+        Some((number, have_left))
     }
 
     /// Whether a subscriber has no room for the next sample, as far as is known. Their latest
     /// reports are read in the next turn.
     pub(super) fn lacks_room(&mut self, node: &mut Node, is_pool: bool) -> bool {
         let mut lacks = false;
-        self.all();
         for serving in &mut self.subscribers {
             if is_pool {
                 serving.look_at_leases(node, &mut self.holders);
@@ -187,13 +135,10 @@ impl PublisherState {
         body: PublishedBody<'_>,
     ) -> Result<u64, NoRoom> {
         let is_pool = matches!(body, PublishedBody::Pool { .. });
-        self.all();
         for serving in &mut self.subscribers {
             if is_pool {
                 serving.look_at_leases(node, &mut self.holders);
             }
-        }
-        for serving in &mut self.subscribers {
             if let Some(no_room) = serving.blocks(node, is_pool) {
                 return Err(no_room);
             }
@@ -218,7 +163,7 @@ impl PublisherState {
         for serving in &mut self.subscribers {
             serving.advance(node, &self.log, &mut self.holders);
         }
-        self.begin_quick(node);
+        self.count_places(node);
         Ok(number)
     }
 
@@ -228,16 +173,15 @@ impl PublisherState {
     }
 
     /// Subscribers that are behind, or that missed the last sample.
-    pub(super) fn behind(&mut self) -> Vec<LinkId> {
+    pub(super) fn behind(&self) -> Vec<LinkId> {
         let published = self.log.next();
-        let behind = self.all().iter().filter(|serving| serving.is_owed(published));
+        let behind = self.subscribers.iter().filter(|serving| serving.is_owed(published));
         behind.filter_map(Serving::link).collect()
     }
 
     /// Sends as much as there is room for now; returns whether any subscriber is still behind.
     fn advance(&mut self, node: &mut Node) -> bool {
         let mut is_behind = false;
-        self.all();
         for serving in &mut self.subscribers {
             serving.advance(node, &self.log, &mut self.holders);
             serving.show_still_waits(node);
@@ -261,7 +205,6 @@ impl PublisherState {
     /// Subscribers to disconnect, with the reasons.
     fn take_faults(&mut self) -> Vec<(LinkId, Fault)> {
         let mut away = Vec::new();
-        self.all();
         for serving in &mut self.subscribers {
             let Some(link) = serving.link() else { continue };
             let Some(fault) = serving.fault.take() else { continue };
@@ -269,14 +212,14 @@ impl PublisherState {
                 Fault::Slow(_) | Fault::Unfit(_) => self.sent_away += 1,
                 Fault::Lie(_) => self.misbehaved += 1,
             }
-            serving.is_ready = false;
+            (serving.is_ready, self.at_once_until) = (false, 0);
             away.push((link, fault));
         }
         away
     }
 
-    pub(super) fn states(&mut self, node: &Node) -> Vec<SubscriberState> {
-        self.all().iter().filter_map(|serving| serving.state(node)).collect()
+    pub(super) fn states(&self, node: &Node) -> Vec<SubscriberState> {
+        self.subscribers.iter().filter_map(|serving| serving.state(node)).collect()
     }
 
     /// How many samples there have been.
@@ -285,7 +228,6 @@ impl PublisherState {
     }
 
     pub(super) fn remove_all(&mut self, node: &mut Node) {
-        self.all();
         let holders = &mut self.holders;
         self.subscribers.drain(..).for_each(|serving| serving.remove(node, holders));
     }
@@ -293,7 +235,8 @@ impl PublisherState {
     /// The fate of the pool at a subscriber. The sentence is the reason to disconnect it.
     fn pool_is(&mut self, link: LinkId, what: ApertureEvent) {
         let its = |serving: &&mut Serving| serving.link() == Some(link);
-        let Some(serving) = self.all().iter_mut().find(its) else { return };
+        self.at_once_until = 0;
+        let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
         match what {
             ApertureEvent::Ready => serving.is_ready = true,
             ApertureEvent::Refused(why) => {
@@ -324,7 +267,6 @@ impl PublisherState {
                 self.config.when_slow
             ));
         }
-        self.all();
         let leases = greeting.outstanding.min(self.config.outstanding_max);
         let history = greeting.history.min(self.config.history);
         let (cell, ticket) = Cell::new(node, cell_bytes(leases))?;
@@ -346,11 +288,12 @@ impl PublisherState {
             publisher: self.id,
         };
         self.subscribers.push(serving);
+        self.at_once_until = 0;
         Ok(answer.to_bytes())
     }
 
     fn remove(&mut self, node: &mut Node, is_its: impl Fn(&Serving) -> bool) {
-        self.all();
+        self.at_once_until = 0;
         let (dropped, holders) = (&mut self.dropped, &mut self.holders);
         self.subscribers.retain(|serving| {
             let leaves = is_its(serving);
@@ -386,7 +329,6 @@ impl Protocol for PublisherState {
 
     fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
         let its = |serving: &&mut Serving| serving.request == Some(request);
-        self.all();
         let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
         let (short, link) = (self.config.short_bytes_max, connection.link());
         let packet = node.fast_bytes_max(link).unwrap_or(0);

@@ -12,8 +12,8 @@ use crate::waiting::repeat;
 use core::ffi::c_void;
 use hamlyn::interface::terminus::PIECES_MAX;
 use hamlyn::protocol::Manager;
-use hamlyn::wire::INLINE_BYTES;
-use hamlyn::{BufferTag, MetadataIndex, NodeSendError, Notification, Piece, SendHandle, Ticket};
+use hamlyn::wire::{INLINE_BYTES, TicketBytes};
+use hamlyn::{BufferTag, MetadataIndex, NodeSendError, Notification, Piece, SendHandle};
 
 /// Names a message that was sent, so that h_is_reusable can be asked about its buffer. A value.
 #[repr(C)]
@@ -61,8 +61,8 @@ pub unsafe extern "C" fn h_send_msg(
         return send_any(node, ticket, data, length, metadata, metadata_length, timeout_ns, handle);
     }
     // The usual message. The general path prepares the rest, and finds out the cause of a failure.
-    let send = |node: &Manager, ticket: &Ticket| {
-        node.send_at_once(ticket, &*data.cast::<[u8; INLINE_BYTES]>(), &[])
+    let send = |node: &Manager, ticket: TicketBytes| {
+        node.send_bytes_at_once(ticket, &*data.cast::<[u8; INLINE_BYTES]>())
     };
     match guard_usual(|| send_usual(node, ticket, data, handle, send)) {
         Some(status) => status,
@@ -80,15 +80,14 @@ unsafe fn send_usual(
     ticket: *const h_ticket_t,
     data: *const c_void,
     handle: *mut h_handle_t,
-    send: impl FnOnce(&Manager, &Ticket) -> bool,
+    send: impl FnOnce(&Manager, TicketBytes<'_>) -> bool,
 ) -> bool {
     let is_right = !node.is_null() && node.is_aligned() && handle.is_aligned();
     if !is_right || ticket.is_null() || data.is_null() {
         return false;
     }
     // The conditions that `get`, `bytes` and `out_or_null` check.
-    let bytes = &(*ticket).bytes;
-    if Ticket::check(bytes).is_err() || !send((*node).at_once(), &Ticket::from_checked(bytes)) {
+    if !send((*node).at_once(), TicketBytes::new(&(*ticket).bytes)) {
         return false;
     }
     if !handle.is_null() {
@@ -114,8 +113,8 @@ unsafe fn send_any(
     handle: *mut h_handle_t,
 ) -> h_status {
     if metadata_length == 0 && length <= SHORT_MAX {
-        let send = |node: &Manager, ticket: &Ticket| {
-            node.send_at_once(ticket, core::slice::from_raw_parts(data.cast(), length), &[])
+        let send = |node: &Manager, ticket: TicketBytes| {
+            node.send_bytes_at_once(ticket, core::slice::from_raw_parts(data.cast(), length))
         };
         if let Some(status) = guard_usual(|| send_usual(node, ticket, data, handle, send)) {
             return status;

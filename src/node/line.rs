@@ -9,6 +9,8 @@ use super::link::BULK_PACKET_MIN;
 use super::{Node, NodeSendError};
 use crate::interface::LinkId;
 use crate::link::{MessageParts, Source, Transmit};
+#[cfg(feature = "unstable-internals")]
+use crate::wire::TicketBytes;
 use crate::wire::{
     Flags, FlowWords, Header, LINE_BYTES, METADATA_MAX, MetadataIndex, SHORT_HEADER_WORDS, Share,
     Ticket, Varying,
@@ -271,6 +273,20 @@ impl Node {
             }
             None => false,
         }
+    }
+
+    /// [`push_again`](Self::push_again) without metadata, with a ticket in its wire form. False, too,
+    /// if the bytes are no ticket. Kept: a message in C costs 515 instructions without it, 455 with it.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(crate) fn push_bytes_again(&mut self, ticket: &TicketBytes<'_>, data: &[u8]) -> bool {
+        let Some(index) = self.routes.again(&ticket.destination()) else { return false };
+        let Ok(length) = u32::try_from(data.len()) else { return false };
+        if !self.fork_guard.is_parent() || !ticket.allows(length) {
+            return false;
+        }
+        let varying = Varying { offset: ticket.base(), length, word: 0 };
+        self.push_packet(index as usize, ticket.flow(), varying, &[], data, ticket.flags())
     }
 
     /// Sends a message of one packet, over one link, if it can be taken now; `false`: it is

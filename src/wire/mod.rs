@@ -21,4 +21,6 @@ pub use share::{Share, ShareError};
 /// Longest token in bytes, by which a process of an unknown user is admitted.
 pub const TOKEN_BYTES_MAX: usize = 32;
 
+#[cfg(feature = "unstable-internals")]
+pub use ticket::TicketBytes;
 pub use ticket::{TICKET_BYTES, Ticket, TicketError};

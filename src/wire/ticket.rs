@@ -1,5 +1,7 @@
 //! Tickets (Hamlyn 3.2): everything needed to send one message, and safe to hand on.
 
+#[cfg(feature = "unstable-internals")]
+use super::FlowWords;
 use super::{Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, ShareError, SlotIndex};
 use alloc::vec::Vec;
 
@@ -271,6 +273,56 @@ impl Ticket {
     }
 }
 
+/// A ticket in its encoded form, of which each part is read on demand: for a caller that sends with
+/// bytes that are not a [`Ticket`] yet, and would otherwise have to keep all parts until then.
+#[cfg(feature = "unstable-internals")]
+#[derive(Clone, Copy, Debug)]
+pub struct TicketBytes<'a>(&'a [u8; TICKET_BYTES]);
+
+#[cfg(feature = "unstable-internals")]
+impl<'a> TicketBytes<'a> {
+    /// From bytes that any sender may have written.
+    #[inline]
+    pub fn new(bytes: &'a [u8; TICKET_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The interface that receives.
+    #[inline]
+    pub fn destination(&self) -> NodeId {
+        NodeId(u64_at(self.0, 0))
+    }
+
+    /// Whether the bytes are a ticket, as in [`Ticket::check`], that allows `bytes` data bytes.
+    #[inline]
+    pub fn allows(&self, bytes: u32) -> bool {
+        let (base, bound) = bounds(self.0);
+        let flags = u32_at(self.0, 40) >> 16;
+        // Neither has more than 56 bits.
+        flags <= u32::from(Flags::all().bits()) && base + u64::from(bytes) <= bound
+    }
+
+    /// Actions on completion of the message.
+    #[inline]
+    pub fn flags(&self) -> Flags {
+        Flags::from_bits_truncate(self.0[42])
+    }
+
+    /// The words of the header of a message of one packet without metadata, as in
+    /// [`Header::flow`](super::Header::flow).
+    #[inline]
+    pub fn flow(&self) -> FlowWords {
+        let pair = |low, high| u32_at(self.0, low) as u64 | (u32_at(self.0, high) as u64) << 32;
+        [pair(0, 8), pair(12, 24), u64_at(self.0, 16), (self.0[42] as u64) << 8]
+    }
+
+    /// The first byte that may be written, from the slot's base.
+    #[inline]
+    pub fn base(&self) -> u64 {
+        bounds(self.0).0
+    }
+}
+
 #[inline]
 fn u32_at(bytes: &[u8; TICKET_BYTES], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
@@ -302,6 +354,7 @@ const _: () = assert!((Flags::all().bits() + 1).is_power_of_two());
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Header;
     use proptest::prelude::*;
 
     fn ticket() -> Ticket {
@@ -356,6 +409,39 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_bytes_of_a_ticket_say_what_the_ticket_says(
+            bytes in any::<[u8; 28]>(), base in 0..1u64 << 56, span in 0u64..40, flags in 0u8..10,
+        ) {
+            let mut all = [0; TICKET_BYTES];
+            all[..28].copy_from_slice(&bytes);
+            all[28..35].copy_from_slice(&base.to_le_bytes()[..7]);
+            // Also after the bound, and at its highest value.
+            let bound = (base + span).saturating_sub(8).min(BOUND_MAX);
+            all[35..42].copy_from_slice(&bound.to_le_bytes()[..7]);
+            all[42] = flags;
+            let (ticket, view) = (Ticket::from_bytes(&all), TicketBytes::new(&all));
+            for length in [0, 1, 16, 31, 32, u32::MAX] {
+                let allowed = ticket.is_ok_and(|ticket| ticket.capacity() >= length as u64);
+                prop_assert_eq!(view.allows(length), allowed);
+            }
+            let Ok(ticket) = ticket else { return Ok(()) };
+            prop_assert_eq!((view.destination(), view.flags()), (ticket.destination, ticket.flags));
+            let header = Header {
+                destination: ticket.destination.destination(),
+                slot: ticket.slot,
+                metadata_index: ticket.metadata_index,
+                key: ticket.key,
+                offset: ticket.base,
+                length: 0,
+                delta: ticket.share.to_wire(),
+                metadata_len: 0,
+                flags: ticket.flags,
+                word: 0,
+            };
+            prop_assert_eq!((view.flow(), view.base()), (header.flow(), ticket.base));
+        }
+
         #[test]
         fn any_bytes_are_a_ticket_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..50)) {
             if let Ok(ticket) = Ticket::from_bytes(&bytes) {

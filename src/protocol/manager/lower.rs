@@ -14,6 +14,8 @@ use crate::node::{
     Unfinished, WaitError,
 };
 use crate::wire::Ticket;
+#[cfg(feature = "unstable-internals")]
+use crate::wire::TicketBytes;
 use core::time::Duration;
 
 impl Manager {
@@ -381,6 +383,13 @@ impl Manager {
     pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
         let line = |node: &mut Node| node.push_again(ticket, data, metadata, 0);
         self.shared.at_once(|node, _| line(node).then_some(())).is_some()
+    }
+
+    /// The same without metadata and with a ticket in its wire form. `false`, too, if the bytes are no
+    /// ticket. [`send`](Self::send) goes on.
+    #[inline]
+    pub fn send_bytes_at_once(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
+        self.shared.at_once(|node, _| node.push_bytes_again(&ticket, data).then_some(())).is_some()
     }
 
     /// [`recv`](Self::recv) of a waiting notification; `None`: nothing was done. For bindings, too.

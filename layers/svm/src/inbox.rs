@@ -4,7 +4,8 @@
 //!   split    head and body, in pieces of at most `PIECE` bytes; the last one's word says so
 //!   Inbox    appends pieces to the message that its link has begun
 //! ```
-//! Never: a peer other than the one that is [asked](Inbox::listen_to) holds up an answer; a peer makes it grow beyond `QUEUE_BYTES`; a piece of one link joins a message of another.
+//! Never: a peer other than the one that is [asked](Inbox::listen_to) holds up an answer; a peer makes it
+//! grow beyond `QUEUE_BYTES`; a piece of one link joins a message of another.
 
 use crate::machine::wire::{BODY_BYTES_MAX, HEAD_BYTES};
 use hamlyn::{Deposit, LinkId, Receiver};

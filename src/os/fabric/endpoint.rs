@@ -143,7 +143,7 @@ pub struct FabricEndPoint {
     guard: ForkGuard,
 }
 
-/// What the library has made for an end point, in the order of closing.
+/// The objects that the library has made for an end point, in the order of closing.
 #[derive(Debug)]
 struct Objects {
     end: Object<sys::fid_ep>,

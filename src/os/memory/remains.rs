@@ -61,14 +61,14 @@ impl Remains {
 }
 
 impl Region {
-    /// What may be left of it when its link has ended.
+    /// The memory that may be left of it when its link has ended.
     pub fn remains(&self) -> Remains {
         Remains(Arc::downgrade(&self.mapping))
     }
 }
 
 impl RegionLines {
-    /// What may be left of it when its link has ended.
+    /// The memory that may be left of it when its link has ended.
     pub fn remains(&self) -> Remains {
         Remains(Arc::downgrade(&self.mapping))
     }

@@ -1,4 +1,4 @@
-//! What is known of the apertures of a link: `aperture.rs` has their states and bounds.
+//! The apertures of a link, as its table knows them: `aperture.rs` has their states and bounds.
 
 use crate::control::frame::{LinkSide, owner_of};
 use crate::wire::ApertureAccess;

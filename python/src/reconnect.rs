@@ -72,22 +72,6 @@ impl ReconnectingClient {
         let end = End::new(&manager.inner, Arc::new(client));
         Self { end, name, connections: AtomicU64::new(0) }
     }
-
-    fn begin(
-        &self,
-        py: Python<'_>,
-        request: &Bound<'_, PyAny>,
-        told: Option<f64>,
-        is_idempotent: bool,
-    ) -> PyResult<_ReconnectingCall> {
-        // A time beyond the clock's range is no limit.
-        let told = duration(told)?.and_then(|limit| Instant::now().checked_add(limit));
-        let request = with_bytes(request, |request| Ok(Box::from(request)))?;
-        let begin =
-            |client: &mut Arc<_>| ReconnectingCall::new(client, request, told, is_idempotent);
-        let call = Mutex::new(Some(self.end.with(py, begin)?));
-        Ok(_ReconnectingCall { end: self.end.clone(), call })
-    }
 }
 
 #[pymethods]
@@ -153,7 +137,7 @@ impl ReconnectingClient {
         timeout: Option<f64>,
         is_idempotent: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        self.begin(py, request, None, is_idempotent)?.finish(py, timeout)
+        self._begin(py, request, None, is_idempotent)?.finish(py, timeout)
     }
 
     /// `call` with an array, for an array: see `Client.call_array`.
@@ -178,7 +162,7 @@ impl ReconnectingClient {
         limit: f64,
         is_idempotent: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        self.begin(py, request, Some(limit), is_idempotent)?.finish(py, Some(limit))
+        self._begin(py, request, Some(limit), is_idempotent)?.finish(py, Some(limit))
     }
 
     // A call for an event loop. `told`: the limit that the server gets.
@@ -190,7 +174,13 @@ impl ReconnectingClient {
         told: Option<f64>,
         is_idempotent: bool,
     ) -> PyResult<_ReconnectingCall> {
-        self.begin(py, request, told, is_idempotent)
+        // A time beyond the clock's range is no limit.
+        let told = duration(told)?.and_then(|limit| Instant::now().checked_add(limit));
+        let request = with_bytes(request, |request| Ok(Box::from(request)))?;
+        let begin =
+            |client: &mut Arc<_>| ReconnectingCall::new(client, request, told, is_idempotent);
+        let call = Mutex::new(Some(self.end.with(py, begin)?));
+        Ok(_ReconnectingCall { end: self.end.clone(), call })
     }
 
     /// Connections so far: a change means that there was an outage.

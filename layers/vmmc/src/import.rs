@@ -28,7 +28,9 @@ use std::time::{Duration, Instant};
 const GRANTED: u8 = 1;
 /// The answer to a question over a link that the two programs do not share.
 const ELSEWHERE: u8 = 2;
-/// Questions that are answered before others have their turn.
+/// The time after which a question without an answer is asked again.
+const REPEAT: Duration = Duration::from_millis(200);
+/// Questions of one peer that are taken before others have their turn.
 const AT_ONCE: usize = 64;
 
 /// The turn to ask: another import, whose peer does not answer, holds this one up to its limit at most.
@@ -89,7 +91,8 @@ impl Vmmc {
         Ok(Proxy { vmmc: self.clone(), aperture: Arc::new(aperture) })
     }
 
-    /// One question, and its answer.
+    /// One question, and its answer. It is asked again now and then: the peer throws away those for which it
+    /// has no place, as where it was long without a turn.
     fn ask(
         &self,
         asking: &mut Asking,
@@ -103,20 +106,25 @@ impl Vmmc {
         // Answers to questions that were given up.
         while endpoint.take_oob()?.is_some() {}
         let question = [&[buffer.len() as u8, number], buffer.as_bytes()].concat();
-        endpoint.send_oob(&question, limit)?;
+        let left = || limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed()));
         let mut answer = Ok(None);
-        let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-        self.wait_until(left, || {
-            loop {
-                answer = endpoint.take_oob();
-                match &answer {
-                    Ok(Some(late)) if late[1] != number => {}
-                    Ok(None) => return false,
-                    _ => return true,
+        loop {
+            endpoint.send_oob(&question, limit.map(|_| left()))?;
+            let waited = self.wait_until(Some(left().min(REPEAT)), || {
+                loop {
+                    answer = endpoint.take_oob();
+                    match &answer {
+                        Ok(Some(late)) if late[1] != number => {}
+                        Ok(None) => return false,
+                        _ => return true,
+                    }
                 }
+            });
+            match waited {
+                Err(Error::TimedOut) if !left().is_zero() => {}
+                waited => return waited.and(answer)?.ok_or(Error::TimedOut),
             }
-        })?;
-        answer?.ok_or(Error::TimedOut)
+        }
     }
 
     /// The end point over which this program asks another, which is connected if no link is there.
@@ -192,51 +200,53 @@ impl Vmmc {
         Ok(self.asks_over(node, asker.open(left())?))
     }
 
-    /// The questions of a peer, or its end.
+    /// The questions of a peer, or its end. It asks one at a time, so all but the latest were given up.
     pub(crate) fn answer(&self, state: &mut State, source: u64) {
         let own = self.0.clan.manager().id();
-        for _ in 0..AT_ONCE {
-            let State { peers, asked, names, buffers, .. } = &mut *state;
-            let Some(Asker { endpoint, target, node, is_answered }) = peers.get_mut(&source) else {
-                return;
-            };
-            let question = match endpoint.take_oob() {
-                Ok(None) => return,
-                Ok(Some(question)) => question,
+        let State { peers, asked, names, buffers, .. } = &mut *state;
+        let Some(Asker { endpoint, target, node, is_answered }) = peers.get_mut(&source) else {
+            return;
+        };
+        let mut latest = None;
+        for left in (0..AT_ONCE).rev() {
+            match endpoint.take_oob() {
+                Ok(None) => break,
+                Ok(Some(question)) => latest = Some(question),
                 Err(_) => {
                     target.queue.unregister(target.event);
-                    state.peers.remove(&source);
+                    peers.remove(&source);
                     return;
                 }
-            };
-            let mut answer = [0; OOB_BYTES];
-            answer[1] = question[1];
-            let shared = node.filter(|node| own < *node).and_then(|node| asked.get(&node));
-            let is_elsewhere = shared
-                .is_some_and(|shared| shared.link() != endpoint.link() && shared.check().is_ok());
-            if is_elsewhere && !*is_answered {
-                answer[0] = ELSEWHERE;
-            } else {
-                *is_answered = true;
-                let exported = |name: &str| buffers.get(names.get(name)?);
-                match grant(exported, endpoint, &question) {
-                    Ok(handle) => {
-                        answer[0] = GRANTED;
-                        answer[8..8 + HANDLE_BYTES].copy_from_slice(&handle);
-                    }
-                    Err(why) => {
-                        let length = why.len().min(OOB_BYTES - 2);
-                        answer[2..2 + length].copy_from_slice(&why.as_bytes()[..length]);
-                    }
+            }
+            if left == 0 {
+                // It asks without end: the others come first.
+                target.queue.raise(target.event);
+            }
+        }
+        let Some(question) = latest else { return };
+        let mut answer = [0; OOB_BYTES];
+        answer[1] = question[1];
+        let shared = node.filter(|node| own < *node).and_then(|node| asked.get(&node));
+        let is_elsewhere =
+            shared.is_some_and(|shared| shared.link() != endpoint.link() && shared.check().is_ok());
+        if is_elsewhere && !*is_answered {
+            answer[0] = ELSEWHERE;
+        } else {
+            *is_answered = true;
+            let exported = |name: &str| buffers.get(names.get(name)?);
+            match grant(exported, endpoint, &question) {
+                Ok(handle) => {
+                    answer[0] = GRANTED;
+                    answer[8..8 + HANDLE_BYTES].copy_from_slice(&handle);
+                }
+                Err(why) => {
+                    let length = why.len().min(OOB_BYTES - 2);
+                    answer[2..2 + length].copy_from_slice(&why.as_bytes()[..length]);
                 }
             }
-            // A peer that has no room for an answer gets none, and stops nobody.
-            let _ = endpoint.send_oob(&answer, Some(Duration::ZERO));
         }
-        // It asks without end: the others come first.
-        if let Some(Asker { target, .. }) = state.peers.get(&source) {
-            target.queue.raise(target.event);
-        }
+        // A peer that has no room for an answer gets none, and stops nobody.
+        let _ = endpoint.send_oob(&answer, Some(Duration::ZERO));
     }
 }
 

@@ -530,7 +530,12 @@ fn an_import_waits_no_longer_than_its_limit_for_another_import() {
     let two = two();
     let buffer = two.exporter.export("b", 64, Exporting::default()).unwrap();
     let proxy = import_polled(&two, "b");
-    // The exporter takes no turn from now on, and so answers nothing.
+    // The exporter takes no turn from now on, and so answers nothing. Questions that are given up leave
+    // room for an answer to a later one.
+    for _ in 0..100 {
+        let waited = two.importer.import("two", "c", Some(Duration::from_millis(2)));
+        assert!(matches!(waited, Err(Error::TimedOut)), "{waited:?}");
+    }
     let importer = two.importer.clone();
     let (said, ends) = mpsc::channel();
     let other = std::thread::spawn(move || {

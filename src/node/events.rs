@@ -9,7 +9,7 @@ use crate::interface::LinkId;
 use crate::wire::{MetadataIndex, SlotIndex};
 use core::fmt;
 use core::time::Duration;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::string::String;
 use std::vec::Vec;
 
@@ -176,6 +176,14 @@ pub(super) struct ConnectingLink {
     told: Vec<ControlEvent>,
 }
 
+/// The links that callers here are connecting.
+#[derive(Debug, Default)]
+pub(super) struct ConnectingLinks {
+    pub links: HashMap<LinkToken, ConnectingLink>,
+    /// Former names of links of this host among those, for links that were to lead to another host.
+    asked: HashMap<LinkToken, LinkToken>,
+}
+
 /// The number of waiting events at which events without a result are dropped and counted: see
 /// [`drop_what_came_to_nothing`].
 pub(super) const EVENTS_MAX: usize = 4096;
@@ -189,7 +197,7 @@ impl Node {
         // its peer. So does an event without room in this turn: an application that takes its
         // events after each turn loses none, however many there are.
         let was_full = self.events.len() >= EVENTS_MAX;
-        while self.leaving.is_empty()
+        while self.leaving.links.is_empty()
             && (was_full || self.events.len() < EVENTS_MAX)
             && let Some(event) = self.inbox.take_next()
         {
@@ -200,13 +208,13 @@ impl Node {
 
     pub(super) fn take_control_event(&mut self, event: ControlEvent) {
         if let ControlEvent::Connected(NewLink { token, asked: Some(asked), .. }) = &event
-            && self.connecting.contains_key(asked)
+            && self.connecting.links.contains_key(asked)
         {
-            self.asked.insert(*token, *asked);
+            self.connecting.asked.insert(*token, *asked);
         }
         if let Some(token) = event.token() {
-            let token = self.asked.get(&token).copied().unwrap_or(token);
-            if self.connecting.contains_key(&token) {
+            let token = self.connecting.asked.get(&token).copied().unwrap_or(token);
+            if self.connecting.links.contains_key(&token) {
                 return self.take_event_of_connecting(token, event);
             }
         }
@@ -326,7 +334,7 @@ impl Node {
                 // A link has a few of most events; but a peer can cause any number of events about
                 // revoked tickets.
                 let is_hint = matches!(event, ControlEvent::TicketRevoked { .. });
-                if let Some(connecting) = self.connecting.get_mut(&token)
+                if let Some(connecting) = self.connecting.links.get_mut(&token)
                     && (!is_hint || connecting.told.len() < EARLY_EVENTS_MAX)
                 {
                     connecting.told.push(event);
@@ -334,7 +342,7 @@ impl Node {
                 return;
             }
         };
-        if let Some(connecting) = self.connecting.get_mut(&token) {
+        if let Some(connecting) = self.connecting.links.get_mut(&token) {
             connecting.ended = Some(ended);
         }
         self.wake();
@@ -372,7 +380,7 @@ impl Node {
         let name: ServiceName = name.parse()?;
         let begun = self.control().begin_connect(&name, greeting, timeout, wait);
         if let Ok(token) = begun {
-            self.connecting.insert(token, ConnectingLink::default());
+            self.connecting.links.insert(token, ConnectingLink::default());
         }
         begun
     }
@@ -388,7 +396,7 @@ impl Node {
     ) -> Result<LinkToken, ConnectError> {
         let host = host_name(name)?;
         let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
-        self.connecting.insert(token, ConnectingLink::default());
+        self.connecting.links.insert(token, ConnectingLink::default());
         Ok(token)
     }
 
@@ -408,7 +416,7 @@ impl Node {
         if self.inbox.is_pending() {
             self.take_control_events();
         }
-        let ended = self.connecting.get_mut(&token)?.ended.take()?;
+        let ended = self.connecting.links.get_mut(&token)?.ended.take()?;
         let told = self.forget_connecting(token).map(|connecting| connecting.told);
         for event in told.into_iter().flatten() {
             self.take_control_event(event);
@@ -417,8 +425,8 @@ impl Node {
     }
 
     fn forget_connecting(&mut self, token: LinkToken) -> Option<ConnectingLink> {
-        self.asked.retain(|_, asked| *asked != token);
-        self.connecting.remove(&token)
+        self.connecting.asked.retain(|_, asked| *asked != token);
+        self.connecting.links.remove(&token)
     }
 
     /// The caller no longer waits for the link.

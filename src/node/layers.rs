@@ -190,7 +190,7 @@ impl Node {
         }
         let (index, data) = (self.place_of(envelope)?, Slices(slices));
         let Envelope { ticket, metadata, word, .. } = *envelope;
-        if self.push_any(index, ticket, data, metadata, word) {
+        if self.push(index, ticket, data, metadata, word) {
             return Ok(None);
         }
         let terminus = envelope.terminus.unwrap_or(self.primary());

@@ -61,23 +61,24 @@ impl Node {
         &mut self,
         index: usize,
         ticket: &Ticket,
-        data: &[u8],
+        data: impl MessageParts,
         metadata: &[u8],
         word: u32,
     ) -> bool {
         // One line without a call, and no more than that.
-        match metadata.is_empty() && data.len() <= LINE_BYTES_MAX {
-            true => self.push_of(index, ticket, data, &[], word),
-            false => self.push_any(index, ticket, data, metadata, word),
+        match metadata.is_empty() && data.bytes() <= LINE_BYTES_MAX as u64 {
+            true => self.push_at(index, ticket, ticket.base, data, &[], word),
+            false => self.push_lines(index, ticket, ticket.base, data, metadata, word),
         }
     }
 
-    /// The same, of any length and any parts.
+    /// A packet of several lines, or with metadata.
     #[inline(never)]
-    pub(super) fn push_any(
+    fn push_lines(
         &mut self,
         index: usize,
         ticket: &Ticket,
+        offset: u64,
         data: impl MessageParts,
         metadata: &[u8],
         word: u32,
@@ -85,25 +86,26 @@ impl Node {
         // A message in fast mode has no metadata.
         let is_fast = ticket.metadata_index == MetadataIndex::FAST;
         let may = metadata.len() <= METADATA_MAX && (metadata.is_empty() || !is_fast);
-        may && self.push_of(index, ticket, data, metadata, word)
+        may && self.push_at(index, ticket, offset, data, metadata, word)
     }
 
     #[inline(always)]
-    fn push_of(
+    fn push_at(
         &mut self,
         index: usize,
         ticket: &Ticket,
+        offset: u64,
         data: impl MessageParts,
         metadata: &[u8],
         word: u32,
     ) -> bool {
         let length = data.bytes();
-        let room = ticket.bound.checked_sub(ticket.base);
+        let room = ticket.bound.checked_sub(offset);
         if room.is_none_or(|room| room < length) || length > DIRECT_MAX as u64 {
             return false;
         }
         let flow = header_of(ticket, 0, metadata.len() as u8, 0).flow();
-        let varying = Varying { offset: ticket.base, length: length as u32, word };
+        let varying = Varying { offset, length: length as u32, word };
         self.push_packet(index, flow, varying, metadata, data.part(0..length), ticket.flags)
     }
 
@@ -218,41 +220,19 @@ impl Node {
         if !may || length > prepared.capacity || offset > prepared.capacity - length {
             return false;
         }
-        match data.len() <= LINE_BYTES_MAX {
-            true => self.push_prepared_packet(prepared, offset, data, word),
-            false => self.push_prepared_any(prepared, offset, data, word),
-        }
-    }
-
-    #[inline(never)]
-    fn push_prepared_any(
-        &mut self,
-        prepared: &PreparedTicket,
-        offset: u64,
-        data: &[u8],
-        word: u32,
-    ) -> bool {
-        self.push_prepared_packet(prepared, offset, data, word)
-    }
-
-    #[inline(always)]
-    fn push_prepared_packet(
-        &mut self,
-        prepared: &PreparedTicket,
-        offset: u64,
-        data: &[u8],
-        word: u32,
-    ) -> bool {
-        let index = prepared.link.index as usize;
-        let Some(Some(link)) = self.links.get_mut(index) else { return false };
         // The index is that of its place. A generation comes again after 65,536 links; the ticket
         // must be for the peer that is there then.
+        let index = prepared.link.index as usize;
+        let Some(Some(link)) = self.links.get(index) else { return false };
         if link.id.generation != prepared.link.generation
             || link.peer.node != prepared.ticket.destination
         {
             return false;
         }
         let offset = prepared.ticket.base + offset;
+        if data.len() > LINE_BYTES_MAX {
+            return self.push_lines(index, &prepared.ticket, offset, data, &[], word);
+        }
         let varying = Varying { offset, length: data.len() as u32, word };
         self.push_packet(index, prepared.flow, varying, &[], data, prepared.ticket.flags)
     }

@@ -19,6 +19,7 @@ use crate::os::memory::{Region, RegionLines};
 use crate::os::socket;
 use core::time::Duration;
 use std::boxed::Box;
+use std::collections::HashMap;
 use std::format;
 use std::string::String;
 use std::sync::Arc;
@@ -46,6 +47,38 @@ pub(super) struct LeavingLink {
     until: u64,
     reason: CloseReason,
     unsent: usize,
+}
+
+/// Links whose peers are gone, with committed packets still to be taken.
+#[derive(Debug)]
+pub(super) struct LeavingLinks {
+    pub links: Vec<LeavingLink>,
+    /// The remaining budget for them in this turn.
+    budget: Budget,
+}
+
+impl LeavingLinks {
+    pub fn new() -> Self {
+        Self { links: Vec::new(), budget: Budget::of_a_turn() }
+    }
+}
+
+/// The places of a node's links, and which link has each.
+#[derive(Debug)]
+pub(super) struct LinkPlaces {
+    /// The places of the links that the control plane knows.
+    by_token: HashMap<LinkToken, u32>,
+    /// Places without a link, other than that of the link to itself.
+    free: Vec<u32>,
+    /// Generation of the next link in each place.
+    generations: Vec<u16>,
+}
+
+impl LinkPlaces {
+    /// Of a node with a place for the link to itself.
+    pub fn new() -> Self {
+        Self { by_token: HashMap::new(), free: Vec::new(), generations: std::vec![0] }
+    }
 }
 
 /// The number of ended links that are remembered.
@@ -97,7 +130,7 @@ impl Node {
 
     pub(super) fn check_link_count(&self) -> Result<(), ConnectError> {
         let to_self = self.links[0].is_some() as usize;
-        let count = self.turns.len() + self.leaving.len() - to_self;
+        let count = self.turns.len() + self.leaving.links.len() - to_self;
         if count < self.config.links_max as usize {
             Ok(())
         } else {
@@ -182,7 +215,7 @@ impl Node {
         if is_here && link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
             text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
         }
-        if link.relies_on_barrier() && self.naps.are_needed() {
+        if link.relies_on_barrier() && self.sleeping.naps.are_needed() {
             text.push_str(
                 "; sleeps are cut into naps, because the kernel refuses this process membarrier, \
                  which it allowed when the link was made",
@@ -247,7 +280,7 @@ impl Node {
     /// Whether [`next_event`](Self::next_event) may have one.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty() || self.inbox.is_pending() || !self.leaving.is_empty()
+        !self.events.is_empty() || self.inbox.is_pending() || !self.leaving.links.is_empty()
     }
 
     /// Accepts a request; `greeting` (up to 4 KiB) reaches the other end. The link appears as
@@ -333,7 +366,7 @@ impl Node {
     }
 
     pub(super) fn index_of(&self, token: LinkToken) -> Option<u32> {
-        self.by_token.get(&token).copied()
+        self.places.by_token.get(&token).copied()
     }
 
     /// Death is not the end of data: committed packets, at most the rings, are taken first, by
@@ -360,11 +393,11 @@ impl Node {
     /// taken. Returns how many packets were taken.
     fn drain(&mut self, leaving: LeavingLink) -> usize {
         // If many links end at once, the others' turn comes first.
-        let taken = match self.leaving_budget.is_spent() {
+        let taken = match self.leaving.budget.is_spent() {
             true => 0,
             false => {
-                let taken = self.take_portion(leaving.link.index, self.leaving_budget.left());
-                self.leaving_budget.spend(taken);
+                let taken = self.take_portion(leaving.link.index, self.leaving.budget.left());
+                self.leaving.budget.spend(taken);
                 taken.packets
             }
         };
@@ -372,7 +405,7 @@ impl Node {
         let Ok(link) = self.link(leaving.link) else { return taken };
         // A peer that goes on writing is not waited for.
         if link.rx.is_ready() && link.rx.lines_taken() < leaving.until {
-            self.leaving.push(leaving);
+            self.leaving.links.push(leaving);
             self.turns.call_attention();
             return taken;
         }
@@ -384,17 +417,17 @@ impl Node {
 
     /// [`drain`](Self::drain) of the links whose peers are gone, as far as a turn's budget goes.
     pub(super) fn drain_leaving(&mut self) -> usize {
-        self.leaving_budget = Budget::of_a_turn();
-        let mut leaving = core::mem::take(&mut self.leaving).into_iter();
+        self.leaving.budget = Budget::of_a_turn();
+        let mut leaving = core::mem::take(&mut self.leaving.links).into_iter();
         let mut taken = 0;
-        while !self.leaving_budget.is_spent()
+        while !self.leaving.budget.is_spent()
             && let Some(leaving) = leaving.next()
         {
             taken += self.drain(leaving);
         }
         // Links that had no turn are the first in the next.
-        let had_one = core::mem::replace(&mut self.leaving, leaving.collect());
-        self.leaving.extend(had_one);
+        let had_one = core::mem::replace(&mut self.leaving.links, leaving.collect());
+        self.leaving.links.extend(had_one);
         if self.inbox.is_pending() {
             self.take_control_events();
         }
@@ -443,22 +476,23 @@ impl Node {
             return 0;
         };
         if let Some(token) = &link.token {
-            self.by_token.remove(token);
+            self.places.by_token.remove(token);
         }
         if index != 0 {
-            self.free_places.push(index);
+            self.places.free.push(index);
         }
         self.turns.remove(index);
         self.figures.remove(index);
         self.queued.drop_link(index);
         link.origin.route.take().into_iter().for_each(|route| self.routes.remove(route));
-        self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
+        self.places.generations[index as usize] =
+            self.places.generations[index as usize].wrapping_add(1);
         let id = link.id;
-        self.leaving.retain(|leaving| leaving.link != id);
+        self.leaving.links.retain(|leaving| leaving.link != id);
         self.apertures.link_ended(id);
         self.counters.links_closed.add(1);
         self.unwatch(&link);
-        self.hosts.retain(|host| *host != index);
+        self.hosts.remove(index);
         if self.departed.len() == DEPARTED_MAX {
             self.departed.pop_front();
         }
@@ -471,23 +505,23 @@ impl Node {
 
     /// A free place for [`add_link`](Self::add_link). Place 0 is that of the node's link to itself.
     fn free_place(&mut self) -> usize {
-        if let Some(place) = self.free_places.last() {
+        if let Some(place) = self.places.free.last() {
             return *place as usize;
         }
         let place = self.links.len();
-        self.free_places.push(place as u32);
+        self.places.free.push(place as u32);
         self.links.push(None);
         self.interface.reserve_links(self.links.len());
-        self.generations.push(0);
+        self.places.generations.push(0);
         place
     }
 
     fn add_link(&mut self, mut link: Link, index: usize) -> LinkId {
-        let id = LinkId { index: index as u32, generation: self.generations[index] };
+        let id = LinkId { index: index as u32, generation: self.places.generations[index] };
         link.id = id;
-        self.by_token.extend(link.token.map(|token| (token, id.index)));
+        self.places.by_token.extend(link.token.map(|token| (token, id.index)));
         self.links[index] = Some(link);
-        self.free_places.pop_if(|place| *place == id.index);
+        self.places.free.pop_if(|place| *place == id.index);
         self.turns.add(index as u32);
         self.counters.links_opened.add(1);
         id
@@ -509,7 +543,7 @@ impl Node {
             return Err(ConnectError::Os { doing: "watching the link", error });
         }
         if link.rx.host().is_some() {
-            self.hosts.push(index as u32);
+            self.hosts.add(index as u32);
             self.turns.call_attention();
         }
         let id = self.add_link(link, index);

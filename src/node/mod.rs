@@ -8,7 +8,7 @@
 //! ```
 //! - `mod.rs`: making a node; `parts.rs`: the parts of its interface
 //! - `send.rs`: messages out; `line.rs`: those of one line; `queued.rs`: those that wait
-//! - `receive.rs`: messages in, the turn over the links
+//! - `receive.rs`: messages in, the turn over the links; `hosts.rs`: its looks at other hosts
 //! - `layers.rs`: further choices in both, for layers
 //! - `figures.rs`: the node's figures for statistics; `kept.rs`: records that receivers keep;
 //!   `room_waits.rs`: how long senders waited
@@ -26,6 +26,7 @@ mod aperture;
 mod conduct;
 mod events;
 mod figures;
+mod hosts;
 mod kept;
 mod layers;
 mod line;
@@ -76,12 +77,10 @@ pub(crate) use shared::{NextTurn, Patience};
 pub use wait::{Look, WaitError};
 
 use crate::config::{Config, Housekeeping};
-use crate::control::{Accept, Access, Control, Identity, Inbox, LinkToken, ServiceName};
+use crate::control::{Accept, Access, Control, Identity, Inbox, ServiceName};
 use crate::engine::queued::Queued;
 use crate::engine::routes::Routes;
-use crate::engine::sleep::{Naps, Ways};
-use crate::engine::turns::{Budget, Turns};
-use crate::engine::wait::Learnt;
+use crate::engine::turns::Turns;
 pub(crate) use crate::interface::LinkId;
 use crate::interface::terminus::Terminus;
 use crate::interface::{Counters, Interface};
@@ -91,7 +90,7 @@ use crate::os::sys;
 use crate::wire::{MetadataIndex, NodeId, SlotIndex};
 use core::time::Duration;
 use link::Link;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -156,34 +155,21 @@ pub struct Node {
     interface: Interface<AreaMemory>,
     termini: Vec<Terminus<AreaMemory>>,
     links: Vec<Option<Link>>,
-    /// The places of the links that the control plane knows.
-    by_token: HashMap<LinkToken, u32>,
-    /// Places without a link, other than that of the link to itself.
-    free_places: Vec<u32>,
-    /// Generation of the next link in each place.
-    generations: Vec<u16>,
+    places: links::LinkPlaces,
     /// The links in their turns.
     turns: Turns,
     /// There is, or was, a bulk ring to take packets from.
     has_bulk_incoming: bool,
     /// Links to other hosts, whose packets this node carries.
-    hosts: Vec<u32>,
-    /// The times of the last transfer and of the last look.
-    host_times: receive::HostTimes,
+    hosts: hosts::HostLinks,
     /// The link that leads to each node.
     routes: Routes<NodeId>,
     /// Links whose peers are gone, with committed packets still to be taken.
-    leaving: Vec<links::LeavingLink>,
-    /// The remaining budget for those in this turn.
-    leaving_budget: Budget,
+    leaving: links::LeavingLinks,
     /// Packets with changed keys of which their senders are to be told.
     stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
     /// Messages that wait in work queues.
     queued: Queued,
-    /// Links for whose room a task waits outside the node's view; and some that have ended.
-    awaiting_room: Vec<u32>,
-    /// The armed link whose figures are published next.
-    next_to_publish: usize,
     /// The figures for statistics.
     figures: Arc<figures::Figures>,
     /// See `wake`.
@@ -193,9 +179,7 @@ pub struct Node {
     /// At this number of waiting events, those without a result are dropped.
     events_room: usize,
     /// Links that a caller here is connecting.
-    connecting: HashMap<LinkToken, events::ConnectingLink>,
-    /// Former names of links of this host among those, for links that were to lead to another host.
-    asked: HashMap<LinkToken, LinkToken>,
+    connecting: events::ConnectingLinks,
     /// The other ends of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,
@@ -204,17 +188,9 @@ pub struct Node {
     area_bytes: usize,
     /// A watchdog is set, and another caller than the application makes the calls.
     watched: bool,
-    /// The application waits in an event loop, and has not been woken since.
-    waits_outside: bool,
     /// The application runs the control plane, so each blocking call does.
     runs_control: bool,
-    control_turns: u32,
-    learnt: Learnt,
-    /// The ways to sleep.
-    ways: Ways,
-    naps: Naps,
-    /// Ends a nap in another program's event loop.
-    nap_timer: Option<sys::Timer>,
+    sleeping: sleep::Sleeping,
     config: Config,
     /// Most packets of a ring in a turn.
     packets_per_turn: u32,
@@ -272,39 +248,27 @@ impl Node {
             interface,
             termini: Vec::new(),
             links: std::vec![None],
-            by_token: HashMap::new(),
-            free_places: Vec::new(),
-            generations: std::vec![0],
+            places: links::LinkPlaces::new(),
             turns: Turns::new(),
             has_bulk_incoming: false,
-            hosts: Vec::new(),
-            host_times: receive::HostTimes::default(),
+            hosts: hosts::HostLinks::default(),
             routes: Routes::new(),
-            leaving: Vec::new(),
-            leaving_budget: Budget::of_a_turn(),
+            leaving: links::LeavingLinks::new(),
             stale: Vec::new(),
             queued: Queued::default(),
-            awaiting_room: Vec::new(),
-            next_to_publish: 0,
             figures,
             wakes_of_waiters: 0,
             apertures: aperture::NodeApertures::default(),
             events: VecDeque::new(),
             events_room: 0,
-            connecting: HashMap::new(),
-            asked: HashMap::new(),
+            connecting: events::ConnectingLinks::default(),
             departed: VecDeque::new(),
             poller,
             fork_guard: control.inbox().guard().clone(),
             area_bytes: 0,
             watched: false,
-            waits_outside: false,
             runs_control,
-            control_turns: 0,
-            learnt: Learnt::default(),
-            ways: Ways::new(if by_words { sys::WORDS_MAX } else { 0 }),
-            naps: Naps::default(),
-            nap_timer: None,
+            sleeping: sleep::Sleeping::new(if by_words { sys::WORDS_MAX } else { 0 }),
             packets_per_turn: config.packets_per_turn,
             config,
             counters,

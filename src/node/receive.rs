@@ -38,56 +38,8 @@ pub enum NodeReceiveError {
     Wait(Arc<std::io::Error>),
 }
 
-/// The times of looks at other hosts: a look is a system call, and a turn without one takes a
-/// hundredth of its time.
-#[derive(Debug, Default)]
-pub(super) struct HostTimes {
-    /// The time of the last transfer to or from another host.
-    carried_ns: u64,
-    looked_ns: u64,
-    /// The link of this host that packets were taken from last, and the lines taken from it then.
-    here: Option<(u32, u64)>,
-    /// The link that comes first in the next look.
-    pub next: usize,
-}
-
-/// For this long after a transfer each turn looks for more,
-const HOSTS_BUSY_NS: u64 = 200_000;
-/// .. but while processes of this host send, only at this interval, which costs them a twentieth of
-/// the time; `hamlyn perf remote` measures it.
-const HOSTS_BESIDE_NS: u64 = 10_000;
-/// The interval between looks otherwise.
-const HOSTS_LOOK_NS: u64 = 20_000;
-
-/// The consequence of the times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct HostLook {
-    is_due: bool,
-    /// The next turn has to ask again.
-    again_at_once: bool,
-}
-
-impl HostTimes {
-    /// Whether to look now; `here` is the last source of packets of this host.
-    fn look(&mut self, now_ns: u64, here: Option<(u32, u64)>) -> HostLook {
-        let is_busy = now_ns.saturating_sub(self.carried_ns) < HOSTS_BUSY_NS;
-        let is_beside = here.is_some() && here != self.here;
-        let pause_ns = match (is_busy, is_beside) {
-            (true, false) => 0,
-            (true, true) => HOSTS_BESIDE_NS,
-            (false, _) => HOSTS_LOOK_NS,
-        };
-        let is_due = now_ns.saturating_sub(self.looked_ns) >= pause_ns;
-        if is_due {
-            (self.looked_ns, self.here) = (now_ns, here);
-        }
-        HostLook { is_due, again_at_once: is_busy && !is_beside }
-    }
-}
 /// Lines of the longest packet that is handed over past a turn: of the longest that is sent at once.
 const DIRECT_LINES: u64 = 33;
-/// Links to other hosts that one turn carries data for.
-pub(super) const HOSTS_PER_TURN: usize = 16;
 
 impl Node {
     /// `h_recv`: the next notification of `queue`, if a message has arrived. Takes a
@@ -261,7 +213,7 @@ impl Node {
     pub(crate) fn poll_for_application(&mut self, is_alive: bool) -> Result<usize, Forked> {
         self.check_fork()?;
         // An application that waits in its event loop cannot act before it is woken.
-        if is_alive || self.waits_outside {
+        if is_alive || self.sleeping.waits_outside {
             self.is_called();
         }
         let taken = match self.turns.begin() || self.inbox.is_pending() {
@@ -269,7 +221,7 @@ impl Node {
             false => self.look_at_active(),
         };
         if taken > 0 {
-            self.waits_outside = false;
+            self.sleeping.waits_outside = false;
         }
         Ok(taken)
     }
@@ -408,59 +360,15 @@ impl Node {
         if self.queued.total() > 0 {
             self.transmit_all_queued();
         }
-        let is_busy =
-            hosts_are_busy || self.watched || self.queued.total() > 0 || !self.leaving.is_empty();
+        let is_busy = hosts_are_busy
+            || self.watched
+            || self.queued.total() > 0
+            || !self.leaving.links.is_empty();
         // Only long turns look at other hosts.
         let has_hosts = !self.hosts.is_empty();
         let is_alone = !self.has_bulk_incoming && !self.runs_control && !has_hosts;
         self.turns.end_long_turn(is_busy, is_alone);
         taken
-    }
-
-    /// The link to another host that is the `at`-th in this turn.
-    pub(super) fn next_host(&self, at: usize) -> u32 {
-        self.hosts[(self.host_times.next + at) % self.hosts.len()]
-    }
-
-    /// The next turn carries data of this link, if its other end is on another host.
-    #[cold]
-    pub(super) fn look_at_host_soon(&mut self, index: u32) {
-        if self.hosts.contains(&index) {
-            self.turns.call_attention();
-            self.host_times.looked_ns = 0;
-        }
-    }
-
-    /// Carries data between this node and other hosts, if a look is due. Returns whether the next
-    /// turn has to check that, too.
-    #[cold]
-    fn look_at_hosts(&mut self) -> bool {
-        let now_ns = sys::monotonic_ns();
-        let latest = self.turns.latest();
-        let link = self.links.get(latest as usize).and_then(Option::as_ref);
-        let of_this_host = link.filter(|link| link.peer.host.is_none());
-        let here = of_this_host.map(|link| (latest, link.rx.lines_taken()));
-        let look = self.host_times.look(now_ns, here);
-        if !look.is_due {
-            return look.again_at_once;
-        }
-        let mut any = 0;
-        for at in 0..self.hosts.len() {
-            let index = self.next_host(at);
-            let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
-            let Some(moved) = link.rx.turn_of_host() else { continue };
-            if moved.any {
-                self.host_times.carried_ns = now_ns;
-                self.wakes_of_waiters += u64::from(link.awaits_room);
-                self.turns.promote(index);
-                any += 1;
-                if any == HOSTS_PER_TURN {
-                    self.host_times.next = (self.host_times.next + at + 1) % self.hosts.len();
-                    break;
-                }
-            }
-        }
-        look.again_at_once
     }
 
     /// Takes packets from a link: at most `budget`, and `lines_max` lines, from each of its rings.
@@ -599,39 +507,4 @@ pub(super) enum Misbehaviour {
     Violation(crate::link::ring::RingViolation),
     /// It sent a descriptor, which this socket does not allow.
     Descriptor,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The number of looks at another host in a millisecond of turns of 100 ns.
-    fn looks(carried: bool, here: impl Fn(u64) -> Option<(u32, u64)>) -> (u32, u32) {
-        let start_ns = 1_000_000_000;
-        let mut times = HostTimes::default();
-        let (mut looks, mut again) = (0, 0);
-        for turn in 0..10_000 {
-            let now_ns = start_ns + turn * 100;
-            if carried {
-                times.carried_ns = now_ns;
-            }
-            let look = times.look(now_ns, here(turn));
-            looks += u32::from(look.is_due);
-            again += u32::from(look.again_at_once);
-        }
-        (looks, again)
-    }
-
-    #[test]
-    fn a_busy_host_is_looked_at_in_each_turn_and_beside_messages_of_this_host_each_ten_us() {
-        let nobody_here = |_| None;
-        let one_that_rests = |_| Some((3, 17));
-        let one_that_sends = |turn| Some((3, turn));
-        assert_eq!(looks(true, nobody_here), (10_000, 10_000));
-        assert_eq!(looks(true, one_that_rests), (10_000, 9_999), "but for the first time");
-        assert_eq!(looks(true, one_that_sends), (100, 0));
-        // A host that is silent.
-        assert_eq!(looks(false, nobody_here), (50, 0));
-        assert_eq!(looks(false, one_that_sends), (50, 0));
-    }
 }

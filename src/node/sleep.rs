@@ -18,7 +18,8 @@ use super::link::{SIGNALS_PER_TURN, Signals};
 use super::receive::Misbehaviour;
 use crate::config::WaitMode;
 use crate::control::Inbox;
-use crate::engine::sleep::{AnnounceStep, FallsAsleep, Naps, Others};
+use crate::engine::sleep::{AnnounceStep, FallsAsleep, Naps, Others, Ways};
+use crate::engine::wait::Learnt;
 use crate::interface::LinkId;
 use crate::link::sleep::WakeBy;
 use crate::os::memory::RegionWord;
@@ -39,6 +40,39 @@ pub(super) const CONTROL_TAG: u64 = u64::MAX - 1;
 const NAP_TAG: u64 = u64::MAX - 2;
 /// Long turns between two runs of the control plane, if the application runs it.
 const TURNS_PER_CONTROL: u32 = 16;
+
+/// A node's state of sleeping and waking.
+#[derive(Debug)]
+pub(super) struct Sleeping {
+    ways: Ways,
+    pub naps: Naps,
+    pub learnt: Learnt,
+    /// Ends a nap in another program's event loop.
+    nap_timer: Option<sys::Timer>,
+    /// The application waits in an event loop, and has not been woken since.
+    pub waits_outside: bool,
+    /// Links for whose room a task waits outside the node's view; and some that have ended.
+    awaiting_room: Vec<u32>,
+    /// The armed link whose figures are published next.
+    next_to_publish: usize,
+    control_turns: u32,
+}
+
+impl Sleeping {
+    /// Of a node that can sleep on this many words.
+    pub fn new(words_max: usize) -> Self {
+        Self {
+            ways: Ways::new(words_max),
+            naps: Naps::default(),
+            learnt: Learnt::default(),
+            nap_timer: None,
+            waits_outside: false,
+            awaiting_room: Vec::new(),
+            next_to_publish: 0,
+            control_turns: 0,
+        }
+    }
+}
 
 /// The objects that a thread sleeps on. Made with the node at hand, and used without it.
 pub(super) struct Sleep {
@@ -117,7 +151,7 @@ impl Node {
     fn sleeps_by(&self, others: Others) -> WakeBy {
         let rings = |link: &super::link::Link| link.token.is_none() || link.rx.ear.is_some();
         let all_ring = || self.links.iter().flatten().all(rings);
-        self.ways.choose(others, self.turns.len(), all_ring)
+        self.sleeping.ways.choose(others, self.turns.len(), all_ring)
     }
 
     /// Announces on every link whose other end does not know it that this side sleeps: until
@@ -126,10 +160,11 @@ impl Node {
     fn arm_all(&mut self, room: Option<LinkId>, by: WakeBy) -> bool {
         self.figures.waits();
         let links = &mut self.links;
-        self.awaiting_room
+        self.sleeping
+            .awaiting_room
             .retain(|i| matches!(&links[*i as usize], Some(link) if link.awaits_room));
         let own = room.filter(|id| self.link(*id).is_ok());
-        let waiting = self.queued.links().iter().chain(&self.awaiting_room).copied();
+        let waiting = self.queued.links().iter().chain(&self.sleeping.awaiting_room).copied();
         let full: Vec<u32> = waiting.chain(own.map(|id| id.index)).collect();
         // A link that ended meanwhile sends no signal any more; a caller that waits for it must see
         // that.
@@ -138,35 +173,6 @@ impl Node {
             self.figures.awake();
         }
         falls_asleep
-    }
-
-    /// Before a sleep: carries data between this node and other hosts; a full socket wakes the node
-    /// when it takes more. Returns whether data was carried.
-    fn arm_hosts(&mut self) -> bool {
-        let mut any = 0;
-        for at in 0..self.hosts.len() {
-            let index = self.next_host(at);
-            let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
-            let Some(moved) = link.rx.turn_of_host() else { continue };
-            let mut is_awake = false;
-            if let Some(host) = link.rx.host()
-                && !moved.has_ended
-            {
-                let mut host = crate::transport::lock(&**host);
-                let _ = self.poller.want_write(host.as_fd(), u64::from(index), moved.waits);
-                is_awake = !host.may_sleep();
-            }
-            if moved.any || is_awake {
-                // Arrivals on an unwatched link must be seen.
-                self.turns.promote(index);
-                any += 1;
-                if any == super::receive::HOSTS_PER_TURN {
-                    self.host_times.next = (self.host_times.next + at + 1) % self.hosts.len();
-                    break;
-                }
-            }
-        }
-        any > 0
     }
 
     /// A link may have packets, and is looked at in each turn.
@@ -196,7 +202,7 @@ impl Node {
         // Other sockets are not read: otherwise a peer that fills its socket would have this node
         // empty it.
         ready.retain(|ready| u32::try_from(ready.tag).is_ok_and(|tag| self.turns.is_armed(tag)));
-        if self.ways.is_watched() {
+        if self.sleeping.ways.is_watched() {
             // The bytes stay, because the thread that watches the descriptor must see them, too.
             ready.iter().for_each(|ready| self.promote(ready.tag as u32));
         } else if !ready.is_empty() {
@@ -211,13 +217,13 @@ impl Node {
 
     /// Publishes the figures of links without arrivals in turn: of one such link in each long turn.
     pub(super) fn publish_quiet(&mut self) {
-        if let Some(index) = self.turns.quiet(self.next_to_publish) {
-            self.next_to_publish += 1;
+        if let Some(index) = self.turns.quiet(self.sleeping.next_to_publish) {
+            self.sleeping.next_to_publish += 1;
             if let Some(Some(link)) = self.links.get(index as usize) {
                 link.publish(self.queued.of(index));
             }
         } else {
-            self.next_to_publish = 0;
+            self.sleeping.next_to_publish = 0;
         }
     }
 
@@ -229,7 +235,7 @@ impl Node {
             && link.id == id
             && !core::mem::replace(&mut link.awaits_room, true)
         {
-            self.awaiting_room.push(id.index);
+            self.sleeping.awaiting_room.push(id.index);
         }
     }
 
@@ -253,9 +259,9 @@ impl Node {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wake_at_room(&mut self, id: LinkId) {
-        let known = self.awaiting_room.len();
+        let known = self.sleeping.awaiting_room.len();
         self.await_room(id);
-        if self.awaiting_room.len() != known {
+        if self.sleeping.awaiting_room.len() != known {
             // Those who sleep already do not wait for it.
             self.wake();
         }
@@ -281,7 +287,7 @@ impl Node {
         if !self.arm_all(room, by) {
             return None;
         }
-        let nap_until_ns = match self.naps.take() {
+        let nap_until_ns = match self.sleeping.naps.take() {
             None => u64::MAX,
             Some(nap_ns) => {
                 self.counters.naps.add(1);
@@ -311,11 +317,11 @@ impl Node {
         self.figures.slept();
         // A node that always sleeps at once has no use for that.
         if self.config.wait_mode != WaitMode::Blocking {
-            self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
+            self.sleeping.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
         }
         match slept {
             Ok(()) => {}
-            Err(SleepError::Words) => self.ways.refuse_words(),
+            Err(SleepError::Words) => self.sleeping.ways.refuse_words(),
             Err(SleepError::Os(e)) => return Err(e),
         }
         if self.sleeps_by(others) == WakeBy::Byte {
@@ -362,7 +368,7 @@ impl Node {
                 continue;
             }
             if ready.tag == NAP_TAG
-                && let Some(timer) = &self.nap_timer
+                && let Some(timer) = &self.sleeping.nap_timer
             {
                 let _ = timer.set(0);
                 continue;
@@ -393,8 +399,10 @@ impl Node {
     /// too, or it would never learn of a death.
     #[inline]
     pub(super) fn run_control_sometimes(&mut self) {
-        self.control_turns = self.control_turns.wrapping_add(1);
-        if self.control_turns.is_multiple_of(TURNS_PER_CONTROL) || !self.connecting.is_empty() {
+        self.sleeping.control_turns = self.sleeping.control_turns.wrapping_add(1);
+        if self.sleeping.control_turns.is_multiple_of(TURNS_PER_CONTROL)
+            || !self.connecting.links.is_empty()
+        {
             let _ = self.control().run_once(Duration::ZERO);
         }
     }
@@ -438,14 +446,14 @@ impl Node {
     /// ```
     pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
         self.check_fork()?;
-        if self.ways.watch() {
+        if self.sleeping.ways.watch() {
             // A thread that sleeps on words is woken, and sleeps on the descriptor from now on.
             self.wake();
         }
         // Signals of an earlier wait: without this the descriptor would stay readable.
         self.take_all_signals();
         let may_wait = self.arm_all(None, WakeBy::Byte) && self.events.is_empty() && self.may_nap();
-        self.waits_outside = may_wait;
+        self.sleeping.waits_outside = may_wait;
         Ok(may_wait)
     }
 
@@ -453,13 +461,14 @@ impl Node {
     /// needed, which makes the descriptor readable at the nap's end. `false`: no timer, so it must
     /// not sleep.
     fn may_nap(&mut self) -> bool {
-        let Some(nap) = self.naps.take() else { return true };
+        let Some(nap) = self.sleeping.naps.take() else { return true };
         self.counters.naps.add(1);
-        if self.nap_timer.is_none() {
+        if self.sleeping.nap_timer.is_none() {
             let timer = sys::Timer::new();
-            self.nap_timer = timer.ok().filter(|timer| self.poller.add(timer, NAP_TAG).is_ok());
+            self.sleeping.nap_timer =
+                timer.ok().filter(|timer| self.poller.add(timer, NAP_TAG).is_ok());
         }
-        self.nap_timer.as_ref().is_some_and(|timer| timer.set(nap).is_ok())
+        self.sleeping.nap_timer.as_ref().is_some_and(|timer| timer.set(nap).is_ok())
     }
 }
 
@@ -526,13 +535,13 @@ impl FallsAsleep for Node {
     }
 
     fn naps(&mut self) -> &mut Naps {
-        &mut self.naps
+        &mut self.sleeping.naps
     }
 
     fn has_news(&mut self) -> bool {
         // First of all: the signal for it has been taken, and no other thread looks at it.
         let mut room_came = false;
-        for index in &self.awaiting_room {
+        for index in &self.sleeping.awaiting_room {
             if let Some(Some(link)) = self.links.get_mut(*index as usize)
                 && link.tx.as_mut().is_some_and(|tx| tx.has_room())
             {
@@ -545,7 +554,7 @@ impl FallsAsleep for Node {
             self.wakes_of_waiters += 1;
             return true;
         }
-        if self.inbox.is_pending() || !self.leaving.is_empty() {
+        if self.inbox.is_pending() || !self.leaving.links.is_empty() {
             return true;
         }
         if !self.hosts.is_empty() && self.arm_hosts() {

@@ -152,7 +152,7 @@ impl Node {
     /// The next step of a waiting caller.
     #[inline]
     pub(super) fn step(&mut self, backoff: &mut Backoff) -> WaitStep {
-        if backoff.spins_on(&self.learnt) { WaitStep::Spin } else { self.decide(backoff) }
+        if backoff.spins_on(&self.sleeping.learnt) { WaitStep::Spin } else { self.decide(backoff) }
     }
 
     #[cold]
@@ -167,7 +167,7 @@ impl Node {
             }
         });
         let peer_may_run = wait::peer_may_run(here, peers);
-        backoff.decide(sys::monotonic_ns(), peer_may_run, &mut self.learnt)
+        backoff.decide(sys::monotonic_ns(), peer_may_run, &mut self.sleeping.learnt)
     }
 }
 

@@ -99,6 +99,6 @@ impl<T: Attached> SharedNode<T> {
         }
         let mut guard = self.inner.lock();
         let spin_ns = guard.config().spin_ns;
-        guard.parts().0.learnt.slept(sys::monotonic_ns() - since_ns, spin_ns);
+        guard.parts().0.sleeping.learnt.slept(sys::monotonic_ns() - since_ns, spin_ns);
     }
 }

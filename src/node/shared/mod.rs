@@ -687,7 +687,7 @@ mod tests {
         while !shared.lock().prepare_to_wait().unwrap() {}
         std::thread::sleep(Duration::from_millis(3));
         assert_eq!(progress(), None);
-        inner.lock().waits_outside = false;
+        inner.lock().sleeping.waits_outside = false;
         silence();
         std::thread::scope(|scope| {
             let asleep = scope.spawn(|| shared.recv(queue, Some(Duration::from_secs(20))));

@@ -306,13 +306,18 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     ];
     let text = read("ARCHITECTURE.md");
     let mut named = 0;
+    let mut before = "";
     for path in text.split('`').skip(1).step_by(2) {
+        // A name alone is in the folder of the path before it.
+        let is_name = path.ends_with(".rs") && !path.contains(['/', ' ', '*']);
+        let path = if is_name { format!("{before}/{path}") } else { path.into() };
         let Some((folder, _)) = path.split_once('/') else { continue };
         // Not a command, nor a pattern; and the package on its own has no `cli`.
         let is_path = !path.contains([' ', '*', ':']) && folders.contains(&folder);
         if is_path && root().join(folder).is_dir() {
             assert!(root().join(path).exists(), "ARCHITECTURE.md names {path}, which is not there");
             named += 1;
+            before = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         }
     }
     assert!(named > 100, "{named} paths were found");

@@ -32,14 +32,14 @@ impl core::fmt::Display for QueueId {
 
 impl QueueId {
     /// As a number, for languages that cannot hold this type.
-    #[inline(always)]
+    #[inline]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
     /// From [`to_bits`](Self::to_bits). A number that names no queue here is refused on use, like
     /// the id of a removed queue.
-    #[inline(always)]
+    #[inline]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -49,12 +49,12 @@ impl QueueId {
         Self((index as u64) << 32 | generation as u64)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn index(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn generation(self) -> u32 {
         self.0 as u32
     }
@@ -286,7 +286,7 @@ impl Producer {
     }
 
     /// Whether a notification for `share` fits into its reservation.
-    #[inline(always)]
+    #[inline]
     pub fn has_credit(&self, share: u32) -> bool {
         let state = &self.shares[share as usize];
         state.notified - self.cells.shares[share as usize].consumed.load(Ordering::Acquire)
@@ -295,7 +295,7 @@ impl Producer {
 
     /// Appends an entry, of the slot whose `share` is. The caller has seen
     /// [`has_credit`](Self::has_credit).
-    #[inline(always)]
+    #[inline]
     pub fn push(&mut self, share: u32, notification: &Notification) {
         self.shares[share as usize].notified += 1;
         let fast = notification.index == MetadataIndex::FAST;
@@ -318,13 +318,13 @@ impl Producer {
 
 impl Consumer {
     /// Whether an entry waits. One load.
-    #[inline(always)]
+    #[inline]
     pub fn is_ready(&self) -> bool {
         self.cells.entries[self.cursor][0].load(Ordering::Acquire) & WRAP == self.wrap
     }
 
     /// Takes the next entry, and gives its credit back.
-    #[inline(always)]
+    #[inline]
     pub fn pop(&mut self) -> Option<Notification> {
         let entry = &self.cells.entries[self.cursor];
         let first = entry[0].load(Ordering::Acquire);

@@ -42,7 +42,7 @@ impl Bias {
     }
 
     /// Takes the lock, if it is biased towards `thread`, which is the caller, and not taken.
-    #[inline(always)]
+    #[inline]
     pub fn enter(&self, thread: u64, barrier: Barrier) -> bool {
         if self.owner.load(Ordering::Relaxed) != thread || self.inside.load(Ordering::Relaxed) != 0
         {
@@ -69,7 +69,7 @@ impl Bias {
     }
 
     /// Releases the lock that [`enter`](Self::enter) took.
-    #[inline(always)]
+    #[inline]
     pub fn leave(&self) {
         self.inside.store(0, Ordering::Release);
     }
@@ -85,7 +85,7 @@ impl Bias {
     }
 
     /// Whether the owner of the bias has the lock.
-    #[inline(always)]
+    #[inline]
     pub fn is_inside(&self) -> bool {
         self.inside.load(Ordering::Acquire) != 0
     }

@@ -29,19 +29,19 @@ pub trait Source {
     fn for_each(&self, put: impl FnMut(usize, &[u8]));
 
     /// The data, if it is one piece.
-    #[inline(always)]
+    #[inline]
     fn whole(&self) -> Option<&[u8]> {
         None
     }
 }
 
 impl Source for &[u8] {
-    #[inline(always)]
+    #[inline]
     fn for_each(&self, mut put: impl FnMut(usize, &[u8])) {
         put(0, self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn whole(&self) -> Option<&[u8]> {
         Some(self)
     }
@@ -56,12 +56,12 @@ pub trait MessageParts: Copy {
 }
 
 impl MessageParts for &[u8] {
-    #[inline(always)]
+    #[inline]
     fn bytes(self) -> u64 {
         self.len() as u64
     }
 
-    #[inline(always)]
+    #[inline]
     fn part(self, range: Range<u64>) -> impl Source {
         &self[range.start as usize..range.end as usize]
     }
@@ -108,7 +108,7 @@ pub trait Transmit {
     fn packet_bytes(&self) -> u32;
 
     /// The same for packets with these flags.
-    #[inline(always)]
+    #[inline]
     fn packet_bytes_with(&self, _: Flags) -> u32 {
         self.packet_bytes()
     }

@@ -306,7 +306,7 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     ];
     let text = read("ARCHITECTURE.md");
     let mut named = 0;
-    let mut before = "";
+    let mut before = String::new();
     for path in text.split('`').skip(1).step_by(2) {
         // A name alone is in the folder of the path before it.
         let is_name = path.ends_with(".rs") && !path.contains(['/', ' ', '*']);
@@ -315,9 +315,12 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
         // Not a command, nor a pattern; and the package on its own has no `cli`.
         let is_path = !path.contains([' ', '*', ':']) && folders.contains(&folder);
         if is_path && root().join(folder).is_dir() {
-            assert!(root().join(path).exists(), "ARCHITECTURE.md names {path}, which is not there");
+            assert!(
+                root().join(&path).exists(),
+                "ARCHITECTURE.md names {path}, which is not there"
+            );
             named += 1;
-            before = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            before = path.rsplit_once('/').map_or("", |(folder, _)| folder).into();
         }
     }
     assert!(named > 100, "{named} paths were found");

@@ -19,7 +19,6 @@ use crate::os::memory::{Region, RegionLines};
 use crate::os::socket;
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::HashMap;
 use std::format;
 use std::string::String;
 use std::sync::Arc;
@@ -60,24 +59,6 @@ pub(super) struct LeavingLinks {
 impl LeavingLinks {
     pub fn new() -> Self {
         Self { links: Vec::new(), budget: Budget::of_a_turn() }
-    }
-}
-
-/// The places of a node's links, and which link has each.
-#[derive(Debug)]
-pub(super) struct LinkPlaces {
-    /// The places of the links that the control plane knows.
-    by_token: HashMap<LinkToken, u32>,
-    /// Places without a link, other than that of the link to itself.
-    free: Vec<u32>,
-    /// Generation of the next link in each place.
-    generations: Vec<u16>,
-}
-
-impl LinkPlaces {
-    /// Of a node with a place for the link to itself.
-    pub fn new() -> Self {
-        Self { by_token: HashMap::new(), free: Vec::new(), generations: std::vec![0] }
     }
 }
 
@@ -366,7 +347,7 @@ impl Node {
     }
 
     pub(super) fn index_of(&self, token: LinkToken) -> Option<u32> {
-        self.places.by_token.get(&token).copied()
+        self.places.of(token)
     }
 
     /// Death is not the end of data: committed packets, at most the rings, are taken first, by
@@ -475,18 +456,11 @@ impl Node {
         let Some(mut link) = self.links.get_mut(index as usize).and_then(Option::take) else {
             return 0;
         };
-        if let Some(token) = &link.token {
-            self.places.by_token.remove(token);
-        }
-        if index != 0 {
-            self.places.free.push(index);
-        }
+        self.places.leave(index, link.token.as_ref());
         self.turns.remove(index);
         self.figures.remove(index);
         self.queued.drop_link(index);
         link.origin.route.take().into_iter().for_each(|route| self.routes.remove(route));
-        self.places.generations[index as usize] =
-            self.places.generations[index as usize].wrapping_add(1);
         let id = link.id;
         self.leaving.links.retain(|leaving| leaving.link != id);
         self.apertures.link_ended(id);
@@ -505,23 +479,20 @@ impl Node {
 
     /// A free place for [`add_link`](Self::add_link). Place 0 is that of the node's link to itself.
     fn free_place(&mut self) -> usize {
-        if let Some(place) = self.places.free.last() {
-            return *place as usize;
+        if let Some(place) = self.places.free() {
+            return place as usize;
         }
         let place = self.links.len();
-        self.places.free.push(place as u32);
+        self.places.add();
         self.links.push(None);
         self.interface.reserve_links(self.links.len());
-        self.places.generations.push(0);
         place
     }
 
     fn add_link(&mut self, mut link: Link, index: usize) -> LinkId {
-        let id = LinkId { index: index as u32, generation: self.places.generations[index] };
+        let id = self.places.take(index as u32, link.token);
         link.id = id;
-        self.places.by_token.extend(link.token.map(|token| (token, id.index)));
         self.links[index] = Some(link);
-        self.places.free.pop_if(|place| *place == id.index);
         self.turns.add(index as u32);
         self.counters.links_opened.add(1);
         id

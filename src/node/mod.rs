@@ -12,7 +12,8 @@
 //! - `layers.rs`: further choices in both, for layers
 //! - `figures.rs`: the node's figures for statistics; `kept.rs`: records that receivers keep;
 //!   `room_waits.rs`: how long senders waited
-//! - `links.rs`: links come and go; `events.rs`: the application's events; `link.rs`: one link
+//! - `links.rs`: links come and go; `places.rs`: their places; `link.rs`: one link
+//! - `events.rs`: the application's events
 //! - `aperture.rs`: memory mapped into a holder, or read-only into several: exported, held, revoked
 //! - `wait.rs`: waiting; `sleep.rs`: sleeping and waking. The decisions about both, about turns and
 //!   about routes are in `crate::engine`
@@ -33,6 +34,7 @@ mod line;
 mod link;
 mod links;
 mod parts;
+mod places;
 mod queued;
 mod receive;
 mod room_waits;
@@ -155,7 +157,7 @@ pub struct Node {
     interface: Interface<AreaMemory>,
     termini: Vec<Terminus<AreaMemory>>,
     links: Vec<Option<Link>>,
-    places: links::LinkPlaces,
+    places: places::LinkPlaces,
     /// The links in their turns.
     turns: Turns,
     /// There is, or was, a bulk ring to take packets from.
@@ -248,7 +250,7 @@ impl Node {
             interface,
             termini: Vec::new(),
             links: std::vec![None],
-            places: links::LinkPlaces::new(),
+            places: places::LinkPlaces::new(),
             turns: Turns::new(),
             has_bulk_incoming: false,
             hosts: hosts::HostLinks::default(),

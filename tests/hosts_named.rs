@@ -758,7 +758,8 @@ fn where_all_places_fail_each_is_named_and_the_error_is_the_one_that_says_most()
     let error = connect(&[dead, closed]).to_string();
     assert!(error.contains(&dead.to_string()), "{error}");
     // No packet came from either.
-    assert!(matches!(connect(&[dead, dead]), ConnectError::TimedOut(_)));
+    let error = connect(&[dead, dead]);
+    assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
 }
 
 // The service was found, and has decided.

@@ -192,7 +192,7 @@ pub struct Node {
     watched: bool,
     /// The application runs the control plane, so each blocking call does.
     runs_control: bool,
-    sleeping: sleep::Sleeping,
+    sleeping: sleep::SleepState,
     config: Config,
     /// Most packets of a ring in a turn.
     packets_per_turn: u32,
@@ -270,7 +270,7 @@ impl Node {
             area_bytes: 0,
             watched: false,
             runs_control,
-            sleeping: sleep::Sleeping::new(if by_words { sys::WORDS_MAX } else { 0 }),
+            sleeping: sleep::SleepState::new(if by_words { sys::WORDS_MAX } else { 0 }),
             packets_per_turn: config.packets_per_turn,
             config,
             counters,

@@ -43,7 +43,7 @@ const TURNS_PER_CONTROL: u32 = 16;
 
 /// A node's state of sleeping and waking.
 #[derive(Debug)]
-pub(super) struct Sleeping {
+pub(super) struct SleepState {
     ways: Ways,
     pub naps: Naps,
     pub learnt: Learnt,
@@ -58,7 +58,7 @@ pub(super) struct Sleeping {
     control_turns: u32,
 }
 
-impl Sleeping {
+impl SleepState {
     /// Of a node that can sleep on this many words.
     pub fn new(words_max: usize) -> Self {
         Self {

@@ -382,12 +382,22 @@ impl HostDial {
     }
 
     /// The same at the end of the address's share.
-    pub fn late(&mut self, doing: &str, of: (&Given, &Config)) -> Result<Duration, ConnectError> {
+    pub fn late(
+        &mut self,
+        doing: &'static str,
+        of: (&Given, &Config),
+    ) -> Result<Duration, ConnectError> {
         let Some(at) = self.course.at.as_deref() else {
             return Err(self.error(self.outcome()));
         };
         let error = silent(at.0, doing);
-        self.missed(error, true, of)
+        match self.missed(error, true, of) {
+            // Nothing came from any: the same error as where the caller's limit passes first.
+            Err(ConnectError::Host { error, .. }) if rank(error.telling()) == 0 => {
+                Err(ConnectError::TimedOut(doing))
+            }
+            result => result,
+        }
     }
 
     /// The result of all the places.

@@ -277,7 +277,7 @@ impl HostsShared {
         state: &mut HostsState,
         id: u64,
         mut dial: HostDial,
-        doing: &str,
+        doing: &'static str,
     ) {
         let next = dial.late(doing, (&self.given, &self.config));
         self.again(state, id, dial, next);

@@ -477,7 +477,7 @@ fuzz() {
 # long: tests that search, for longer
 # Those that take a number of rounds, seconds or cases, with more of them.
 long() (
-    export HAMLYN_TEST_SECONDS=5 HAMLYN_TEST_ROUNDS=2000 PROPTEST_CASES=256 HAMLYN_SIM_SEEDS=150
+    export HAMLYN_TEST_SECONDS=4 HAMLYN_TEST_ROUNDS=1500 PROPTEST_CASES=192 HAMLYN_SIM_SEEDS=100
     searched=0
     # With the packages and the features of `unit`, which has compiled them.
     search() {
@@ -486,8 +486,8 @@ long() (
     }
     search --test sequences --test sim --test sim_control
     # Several hosts, whose handshakes take longer, with fewer seeds.
-    HAMLYN_SIM_SEEDS=75 search -E 'kind(lib) & test(/^simulated::/) - test(/^simulated::hosts/)'
-    HAMLYN_SIM_SEEDS=20 search -E 'kind(lib) & test(/^simulated::hosts/)'
+    HAMLYN_SIM_SEEDS=50 search -E 'kind(lib) & test(/^simulated::/) - test(/^simulated::hosts/)'
+    HAMLYN_SIM_SEEDS=15 search -E 'kind(lib) & test(/^simulated::hosts/)'
     # Simulated nodes as other packages have them, which needs a library of its own.
     nextest -p hamlyn --features tls,simulation --test simulation || searched=$?
     search --test processes -- random:: wake::
@@ -495,7 +495,7 @@ long() (
     search --test protocols -- over::
     # 64 hosts, each with all others; 10,000 connections, two for each round, one in four of which is no
     # link yet when it goes; every sentence that another host could say.
-    HAMLYN_TEST_ROUNDS=5000 search --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \
+    HAMLYN_TEST_ROUNDS=3000 search --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \
         many:: connections whatever thousand
     # A man in the middle who changes one byte in five.
     HAMLYN_TEST_STEP=5 search --test hosts_relay -- a_byte_that
